@@ -1,0 +1,1 @@
+"""Cleave: train foundation models on the computers people already own."""

@@ -1,0 +1,1 @@
+"""The agent: the program on a device that lends compute."""

@@ -1,0 +1,1 @@
+"""Arithmetic on this machine: the backends that run a task's program."""

@@ -1,0 +1,1 @@
+"""The parameter server: connections, operands, and the driver of the scheduler."""

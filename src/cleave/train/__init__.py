@@ -1,0 +1,1 @@
+"""PyTorch integration: a model's GEMMs and attention become work for a fleet."""

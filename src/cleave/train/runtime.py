@@ -1,0 +1,78 @@
+"""What the PyTorch side needs of a fleet: one small seam, filled by `cleave.Fleet` and by tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from cleave.core.events import Layout
+from cleave.core.matrix import DType, Matrix
+from cleave.core.work import Work
+
+
+class Pending(Protocol):
+    """Work under way."""
+
+    def wait(self) -> None:
+        """Return when all results are whole.
+
+        Raises:
+            WorkFailedError: If neither devices nor the host could do it.
+            NoDevicesError: If there are no devices and the host may not step in.
+        """
+        ...
+
+    @property
+    def form(self) -> int:
+        """After `wait`: which of the submitted forms was taken."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """After `wait`: which device did which tile of that form."""
+        ...
+
+
+class Runtime(Protocol):
+    """Holds matrices on the host and has work on them done. All methods may be called by any thread."""
+
+    def adopt(self, tensor: torch.Tensor, *, replaces: Matrix | None = None) -> Matrix:
+        """Register a contiguous 2-D tensor that will not change until it is released.
+
+        Args:
+            tensor: On the CPU. Only referenced, not copied.
+            replaces: An older version of the same tensor, which is released.
+        """
+        ...
+
+    def allocate(self, n_rows: int, n_cols: int, dtype: DType) -> Matrix:
+        """A matrix for work to write; `tensor` gives its storage."""
+        ...
+
+    def tensor(self, matrix: Matrix) -> torch.Tensor:
+        """The host's tensor of a matrix."""
+        ...
+
+    def release(self, matrix: Matrix) -> None:
+        """Nobody will read this version again."""
+        ...
+
+    def submit(
+        self,
+        forms: Sequence[Work],
+        *,
+        hints: Sequence[Layout] = (),
+    ) -> Pending:
+        """Start work. Forms give the same result over other rectangles; the fastest is taken.
+
+        Args:
+            forms: At least one.
+            hints: Per form, the layout of related work over the same rectangle, or ``()``.
+        """
+        ...
+
+    def worthwhile(self, forms: Sequence[Work]) -> bool:
+        """Whether devices would be done sooner than the host (always true for ``place="devices"``)."""
+        ...

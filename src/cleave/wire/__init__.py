@@ -1,0 +1,1 @@
+"""The protocol between server and agent, without I/O."""
