@@ -42,7 +42,7 @@ class Backend(Protocol):
         ...
 
     def read(self, array: Array, dtype: DType) -> memoryview:
-        """The array's elements in ``dtype``, row-major, as bytes; no copy where it can be helped."""
+        """The array's elements in ``dtype``, row-major, as bytes; copied only where it must be."""
         ...
 
     def run(self, program: Program, inputs: Sequence[Array]) -> list[Array]:

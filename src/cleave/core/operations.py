@@ -1,8 +1,8 @@
-"""The operations of a training step as `Work`: three GEMMs of a linear layer, attention and its gradient.
+"""The operations of a training step as `Work`: a linear layer's GEMMs, attention, its gradient.
 
-A GEMM ``C (m, n) = A (m, k) @ B (k, n)`` is a box of m x n x k multiply-adds. Its work rectangle is any two
-of the three axes; the third stays whole in every tile. Cutting k makes partial sums, which the server
-adds. So each GEMM has three forms, and the planner takes the one that is done first.
+A GEMM ``C (m, n) = A (m, k) @ B (k, n)`` is a box of m x n x k multiply-adds. Its work rectangle is
+any two of the three axes; the third stays whole in every tile. Cutting k makes partial sums, which
+the server adds. So each GEMM has three forms, and the planner takes the one that is done first.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class AttentionShape:
         return 2.0 * pairs * (3 * self.head_dim + 2 * self.value_dim)
 
     def settings(self) -> tuple[float | int | bool | Extent, ...]:
-        """The trailing arguments of the ops: causal, scale, window, dropout, seed and where the tile lies.
+        """The trailing arguments of the ops: causal, scale, window, dropout and where the tile lies.
 
         The last four are the tile's first sequence, its first KV head, and the heads of the whole
         tensor: what an element's global index, and so its dropout, is made from.
@@ -190,9 +190,7 @@ def attention_forward(shape: AttentionShape, tensors: AttentionTensors) -> Work:
     k = builder.load(tensors.k, 1, shape.kv_len, shape.head_dim)
     v = builder.load(tensors.v, 1, shape.kv_len, shape.value_dim)
     mask = builder.load_mask(tensors.mask)
-    return builder.work(
-        "attention", (q, k, v, mask), (tensors.out, tensors.lse), shape.flops
-    )
+    return builder.work("attention", (q, k, v, mask), (tensors.out, tensors.lse), shape.flops)
 
 
 def attention_backward(

@@ -1,8 +1,8 @@
 """Programs: straight-line lists of listed ops. Data, never code.
 
 Values are numbered: the inputs first, then the results of the ops in order (an op with several
-results takes several numbers). Names and meaning of ops are those of the core ATen ops; `attention`,
-`attention_backward` and `dropout` are our own (`docs/protocol.md` lists all).
+results takes several numbers). Names and meaning of ops are those of the core ATen ops;
+`attention`, `attention_backward` and `dropout` are our own (`docs/protocol.md` lists all).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Extent(msgspec.Struct, frozen=True, tag="e"):
     """A whole number that depends on the tile: filled in by `Program.bind` before a task is sent.
 
     Attributes:
-        of: ``"n_rows"``, ``"n_cols"`` (the tile's size) or ``"row0"``, ``"col0"`` (where it starts).
+        of: ``"n_rows"``, ``"n_cols"`` (the tile's size), ``"row0"`` or ``"col0"`` (its start).
         scale: Factor on it.
     """
 

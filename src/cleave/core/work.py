@@ -1,8 +1,8 @@
 """Work: a rectangle of computation that can be cut into tasks, and the tasks it is cut into.
 
-Every operation is described in the same way: a rectangle of rows x cols, matrices whose regions follow
-the rectangle's axes, and the program that computes one tile of it. From that alone follow the bytes of
-a tile, its cost and its tasks (`docs/how-it-works.md`, "Work").
+Every operation is described in the same way: a rectangle of rows x cols, matrices whose regions
+follow the rectangle's axes, and the program that computes one tile of it. From that alone follow the
+bytes of a tile, its cost and its tasks (`docs/how-it-works.md`, "Work").
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Pending(Protocol):
 
 
 class Runtime(Protocol):
-    """Holds matrices on the host and has work on them done. All methods may be called by any thread."""
+    """Holds matrices on the host and has work on them done. Any thread may call any method."""
 
     def adopt(self, tensor: torch.Tensor, *, replaces: Matrix | None = None) -> Matrix:
         """Register a contiguous 2-D tensor that will not change until it is released.
@@ -74,5 +74,5 @@ class Runtime(Protocol):
         ...
 
     def worthwhile(self, forms: Sequence[Work]) -> bool:
-        """Whether devices would be done sooner than the host (always true for ``place="devices"``)."""
+        """Whether devices would be sooner than the host (always true for ``place="devices"``)."""
         ...

@@ -1,7 +1,8 @@
 """Messages between server and agent, and the limits on what comes from outside.
 
-A frame is a fixed prefix, a msgpack header (one of these structs) and, for pieces, raw little-endian
-elements. An agent knows blocks by their number alone (a *handle*); what they mean stays on the server.
+A frame is a fixed prefix, a msgpack header (one of these structs) and, for pieces, raw
+little-endian elements. An agent knows blocks by their number alone (a *handle*); what they mean
+stays on the server.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=False
 # Agent to server ---------------------------------------------------------------------------------
 
 
-class Hello(Message):
+class Hello(Message, frozen=True):
     """The first message of an agent."""
 
     token: str
@@ -41,7 +42,7 @@ class Hello(Message):
     memory_bytes: int
 
 
-class ResultPiece(Message):
+class ResultPiece(Message, frozen=True):
     """Part of a returned output, in coordinates of that output; the elements follow."""
 
     task_id: int
@@ -52,7 +53,7 @@ class ResultPiece(Message):
     col1: int
 
 
-class Finished(Message):
+class Finished(Message, frozen=True):
     """A task is done and all pieces of its returned outputs have been sent."""
 
     task_id: int
@@ -60,7 +61,7 @@ class Finished(Message):
     held_bytes: int
 
 
-class Refused(Message):
+class Refused(Message, frozen=True):
     """A task cannot be run here: too little memory, or blocks that are not held."""
 
     task_id: int
@@ -69,27 +70,27 @@ class Refused(Message):
     needed_bytes: int = 0
 
 
-class Failed(Message):
+class Failed(Message, frozen=True):
     """A task met an error."""
 
     task_id: int
     error: str
 
 
-class Paused(Message):
+class Paused(Message, frozen=True):
     """The owner's machine comes first: nothing is computed until `Resumed`."""
 
     reason: str
 
 
-class Resumed(Message):
+class Resumed(Message, frozen=True):
     """Ready for tasks again."""
 
 
 # Server to agent ---------------------------------------------------------------------------------
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True):
     """The agent is in; tasks may follow (the first of them test and measure it)."""
 
     device_id: int
@@ -97,7 +98,7 @@ class Welcome(Message):
     heartbeat_s: float
 
 
-class Rejected(Message):
+class Rejected(Message, frozen=True):
     """The agent may not join.
 
     Attributes:
@@ -112,7 +113,7 @@ class Rejected(Message):
 
 
 class InputSpec(msgspec.Struct, frozen=True, array_like=True):
-    """An input of a task: a view (in the block's coordinates) of a block that is or will be held."""
+    """An input of a task: a view, in the block's coordinates, of a block that is or will be held."""
 
     handle: int
     n_rows: int
@@ -134,8 +135,8 @@ class OutputSpec(msgspec.Struct, frozen=True, array_like=True):
     dtype: DType
 
 
-class RunTask(Message):
-    """Run a program once the rows that its inputs view are there. Blocks are allocated on arrival."""
+class RunTask(Message, frozen=True):
+    """Run a program once the rows that its inputs view are there. It allocates new blocks."""
 
     task_id: int
     program: Program
@@ -145,8 +146,8 @@ class RunTask(Message):
     priority: int
 
 
-class Piece(Message):
-    """The next rows (or part of the next row) of a block, in its coordinates; the elements follow."""
+class Piece(Message, frozen=True):
+    """The next rows (or part of a row) of a block, in its coordinates; the elements follow."""
 
     handle: int
     row0: int
@@ -155,13 +156,13 @@ class Piece(Message):
     col1: int
 
 
-class Cancel(Message):
+class Cancel(Message, frozen=True):
     """The results of these tasks are no longer wanted."""
 
     task_ids: tuple[int, ...]
 
 
-class Drop(Message):
+class Drop(Message, frozen=True):
     """Forget these blocks."""
 
     handles: tuple[int, ...]
@@ -170,7 +171,7 @@ class Drop(Message):
 # Both ways ---------------------------------------------------------------------------------------
 
 
-class Goodbye(Message):
+class Goodbye(Message, frozen=True):
     """The sender leaves on purpose."""
 
     reason: str
