@@ -145,7 +145,7 @@ class AttentionShape:
         return 2.0 * pairs * (3 * self.head_dim + 2 * self.value_dim)
 
     def settings(self) -> tuple[float | int | bool | Extent, ...]:
-        """The trailing arguments of the ops: causal, scale, window, dropout and where the tile lies.
+        """The trailing arguments of the ops: causal, scale, window, dropout and the tile's place.
 
         The last four are the tile's first sequence, its first KV head, and the heads of the whole
         tensor: what an element's global index, and so its dropout, is made from.

@@ -1,8 +1,8 @@
 """Work: a rectangle of computation that can be cut into tasks, and the tasks it is cut into.
 
 Every operation is described in the same way: a rectangle of rows x cols, matrices whose regions
-follow the rectangle's axes, and the program that computes one tile of it. From that alone follow the
-bytes of a tile, its cost and its tasks (`docs/how-it-works.md`, "Work").
+follow the rectangle's axes, and the program that computes one tile of it. From that alone follow
+the bytes of a tile, its cost and its tasks (`docs/how-it-works.md`, "Work").
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from cleave.core.matrix import BlockRef, Matrix, Region
+from cleave.core.matrix import BlockRef, DType, Matrix, Region
 from cleave.core.program import Program
 
 
@@ -108,6 +108,16 @@ class Work:
     def whole(self) -> Region:
         """The tile that is all of it."""
         return Region(0, self.n_rows, 0, self.n_cols)
+
+    @property
+    def dtype(self) -> DType:
+        """The element type it computes with: that of its first input."""
+        return self.inputs[0].matrix.dtype
+
+    @property
+    def ops(self) -> frozenset[str]:
+        """Names of the ops a device needs for it."""
+        return frozenset(op.name for op in self.program.ops)
 
     def flops(self, tile: Region) -> float:
         """Floating-point operations of ``tile``."""

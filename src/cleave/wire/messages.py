@@ -113,7 +113,7 @@ class Rejected(Message, frozen=True):
 
 
 class InputSpec(msgspec.Struct, frozen=True, array_like=True):
-    """An input of a task: a view, in the block's coordinates, of a block that is or will be held."""
+    """An input of a task: a view, in its coordinates, of a block that is or will be held."""
 
     handle: int
     n_rows: int
