@@ -2,14 +2,15 @@
 
 A frame is a fixed prefix, a msgpack header (one of these structs) and, for pieces, raw
 little-endian elements. An agent knows blocks by their number alone (a *handle*); what they mean
-stays on the server.
+stays on the server. The limits named here hold for whatever is decoded (`cleave.wire.codec`).
 """
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Annotated, Union
 
 import msgspec
+from msgspec import Meta
 
 from cleave.core.matrix import DType
 from cleave.core.program import Program
@@ -19,7 +20,18 @@ PROTOCOL = 1
 MAX_HEADER_BYTES = 1 << 20
 MAX_PAYLOAD_BYTES = 16 << 20
 MAX_TEXT = 4096
+MAX_NAMES = 1024
+MAX_IDS = 65536
+MAX_OPERANDS = 1024
 PIECE_BYTES = 1 << 20
+
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]  # what JavaScript can read as well
+Place = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Names = Annotated[tuple[Text, ...], Meta(max_length=MAX_NAMES)]
+Ids = Annotated[tuple[Number, ...], Meta(max_length=MAX_IDS)]
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=False):
@@ -32,55 +44,62 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=False
 class Hello(Message, frozen=True):
     """The first message of an agent."""
 
-    token: str
-    name: str
-    agent_version: str
-    backend: str
-    platform: str
-    ops: tuple[str, ...]
-    dtypes: tuple[DType, ...]
-    memory_bytes: int
+    token: Text
+    name: Text
+    agent_version: Text
+    backend: Text
+    platform: Text
+    ops: Names
+    dtypes: Annotated[tuple[DType, ...], Meta(max_length=MAX_NAMES)]
+    memory_bytes: Number
 
 
 class ResultPiece(Message, frozen=True):
     """Part of a returned output, in coordinates of that output; the elements follow."""
 
-    task_id: int
-    output: int
-    row0: int
-    row1: int
-    col0: int
-    col1: int
+    task_id: Number
+    output: Place
+    row0: Place
+    row1: Size
+    col0: Place
+    col1: Size
 
 
 class Finished(Message, frozen=True):
     """A task is done and all pieces of its returned outputs have been sent."""
 
-    task_id: int
-    compute_s: float
-    held_bytes: int
+    task_id: Number
+    compute_s: Seconds
+    held_bytes: Number
 
 
 class Refused(Message, frozen=True):
-    """A task cannot be run here: too little memory, or blocks that are not held."""
+    """A task cannot be run here: its blocks that are not held yet are not made, its fills ignored.
 
-    task_id: int
-    reason: str
-    missing: tuple[int, ...] = ()
-    needed_bytes: int = 0
+    Attributes:
+        task_id: The task.
+        reason: ``"memory"``, ``"missing"`` or ``"paused"``.
+        missing: Handles of blocks that are not held as the server believes; they are forgotten.
+        needed_bytes: For ``"memory"``: what the task would have needed on top of what is held.
+    """
+
+    task_id: Number
+    reason: Text
+    missing: Ids = ()
+    needed_bytes: Number = 0
 
 
 class Failed(Message, frozen=True):
     """A task met an error."""
 
-    task_id: int
-    error: str
+    task_id: Number
+    error: Text
 
 
 class Paused(Message, frozen=True):
-    """The owner's machine comes first: nothing is computed until `Resumed`."""
+    """The owner's machine comes first: open tasks are dropped, blocks are kept, until `Resumed`."""
 
-    reason: str
+    reason: Text
 
 
 class Resumed(Message, frozen=True):
@@ -93,9 +112,9 @@ class Resumed(Message, frozen=True):
 class Welcome(Message, frozen=True):
     """The agent is in; tasks may follow (the first of them test and measure it)."""
 
-    device_id: int
-    server_version: str
-    heartbeat_s: float
+    device_id: Number
+    server_version: Text
+    heartbeat_s: Seconds
 
 
 class Rejected(Message, frozen=True):
@@ -107,65 +126,80 @@ class Rejected(Message, frozen=True):
         retry: Whether trying again unchanged can help.
     """
 
-    code: str
-    reason: str
+    code: Text
+    reason: Text
     retry: bool
 
 
 class InputSpec(msgspec.Struct, frozen=True, array_like=True):
-    """An input of a task: a view, in its coordinates, of a block that is or will be held."""
+    """An input of a task: a view, in its coordinates, of a block that is or will be held.
 
-    handle: int
-    n_rows: int
-    n_cols: int
+    Attributes:
+        handle: The block's number, from 1.
+        n_rows: Rows of the whole block.
+        n_cols: Columns of the whole block.
+        dtype: Of its elements.
+        row0: First row of the view; the following three bound it likewise.
+        row1: One past its last row.
+        col0: Its first column.
+        col1: One past its last column.
+        resident_rows: Rows from the top whose pieces were sent before this message. An agent that
+            holds fewer refuses; one that holds more goes back to this row, as the others come
+            again. At 0 a block that is not held is made.
+    """
+
+    handle: Number
+    n_rows: Size
+    n_cols: Size
     dtype: DType
-    row0: int
-    row1: int
-    col0: int
-    col1: int
+    row0: Place
+    row1: Size
+    col0: Place
+    col1: Size
+    resident_rows: Place
 
 
 class OutputSpec(msgspec.Struct, frozen=True, array_like=True):
     """An output of a task; the handle is 0 if it is returned."""
 
     fate: Fate
-    handle: int
-    n_rows: int
-    n_cols: int
+    handle: Number
+    n_rows: Size
+    n_cols: Size
     dtype: DType
 
 
 class RunTask(Message, frozen=True):
     """Run a program once the rows that its inputs view are there. It allocates new blocks."""
 
-    task_id: int
+    task_id: Number
     program: Program
-    inputs: tuple[InputSpec, ...]
-    outputs: tuple[OutputSpec, ...]
-    workspace_bytes: int
+    inputs: Annotated[tuple[InputSpec, ...], Meta(max_length=MAX_OPERANDS)]
+    outputs: Annotated[tuple[OutputSpec, ...], Meta(min_length=1, max_length=MAX_OPERANDS)]
+    workspace_bytes: Number
     priority: int
 
 
 class Piece(Message, frozen=True):
     """The next rows (or part of a row) of a block, in its coordinates; the elements follow."""
 
-    handle: int
-    row0: int
-    row1: int
-    col0: int
-    col1: int
+    handle: Number
+    row0: Place
+    row1: Size
+    col0: Place
+    col1: Size
 
 
 class Cancel(Message, frozen=True):
-    """The results of these tasks are no longer wanted."""
+    """The results of these tasks are no longer wanted; nothing more is said of them."""
 
-    task_ids: tuple[int, ...]
+    task_ids: Ids
 
 
 class Drop(Message, frozen=True):
     """Forget these blocks."""
 
-    handles: tuple[int, ...]
+    handles: Ids
 
 
 # Both ways ---------------------------------------------------------------------------------------
@@ -174,8 +208,10 @@ class Drop(Message, frozen=True):
 class Goodbye(Message, frozen=True):
     """The sender leaves on purpose."""
 
-    reason: str
+    reason: Text
 
 
-AgentMessage = Union[Hello, ResultPiece, Finished, Refused, Failed, Paused, Resumed, Goodbye]
+AgentMessage = Union[
+    Hello, ResultPiece, Finished, Refused, Failed, Cancelled, Paused, Resumed, Goodbye
+]
 ServerMessage = Union[Welcome, Rejected, RunTask, Piece, Cancel, Drop, Goodbye]
