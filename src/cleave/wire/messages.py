@@ -74,12 +74,13 @@ class Finished(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """A task cannot be run here: its blocks that are not held yet are not made, its fills ignored.
+    """A task cannot be run here.
 
     Attributes:
         task_id: The task.
         reason: ``"memory"``, ``"missing"`` or ``"paused"``.
-        missing: Handles of blocks that are not held as the server believes; they are forgotten.
+        missing: Handles named by the task that are not held, or not as far as the server
+            believes: they are forgotten, and pieces for them ignored until a task makes them.
         needed_bytes: For ``"memory"``: what the task would have needed on top of what is held.
     """
 
@@ -94,6 +95,12 @@ class Failed(Message, frozen=True):
 
     task_id: Number
     error: Text
+
+
+class Cancelled(Message, frozen=True):
+    """A task has been dropped on request: nothing of it was kept, and its memory is free again."""
+
+    task_id: Number
 
 
 class Paused(Message, frozen=True):
@@ -191,7 +198,10 @@ class Piece(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """The results of these tasks are no longer wanted; nothing more is said of them."""
+    """The results of these tasks are no longer wanted.
+
+    Each that has had no answer yet gets one: `Cancelled` as a rule, or whatever it met first.
+    """
 
     task_ids: Ids
 
