@@ -150,9 +150,9 @@ class InputSpec(msgspec.Struct, frozen=True, array_like=True):
         row1: One past its last row.
         col0: Its first column.
         col1: One past its last column.
-        resident_rows: Rows from the top whose pieces were sent before this message. An agent that
-            holds fewer refuses; one that holds more goes back to this row, as the others come
-            again. At 0 a block that is not held is made.
+        resident_rows: Rows from the top that the server believes are there, as their pieces were sent
+            before this message. An agent that holds fewer refuses; at 0 a block that is not held
+            is made.
     """
 
     handle: Number
@@ -188,7 +188,10 @@ class RunTask(Message, frozen=True):
 
 
 class Piece(Message, frozen=True):
-    """The next rows (or part of a row) of a block, in its coordinates; the elements follow."""
+    """The next rows (or part of a row) of a block, in its coordinates; the elements follow.
+
+    It may repeat what was sent before, but leaves no gap (`cleave.wire.pieces`).
+    """
 
     handle: Number
     row0: Place

@@ -57,38 +57,51 @@ class PrefixCursor:
         """Whether every element is there."""
         return self.rows >= self.n_rows
 
-    def rewind(self, rows: int) -> None:
-        """Count no more than the first ``rows`` rows: the others are about to come again."""
-        if rows < self.rows or (rows == self.rows and self.cols):
-            self.rows = rows
-            self.cols = 0
-
     def advance(self, piece: Region, payload_bytes: int) -> None:
-        """Count a piece that has arrived.
+        """Count a piece that has arrived; it must be the next one.
 
         Raises:
-            ProtocolError: If it is not the next one, leaves the block, or its size is not that of
-                its elements; the cursor is then unchanged.
+            ProtocolError: If it is not, or leaves the block, or its size is not that of its
+                elements; the cursor is then unchanged.
         """
+        self._check(piece, payload_bytes)
+        if (piece.row0, piece.col0) != (self.rows, self.cols):
+            raise self._out_of_order(piece)
+        self.rows, self.cols = self._end(piece)
+
+    def overlay(self, piece: Region, payload_bytes: int) -> None:
+        """Count a piece that has arrived; it may repeat what is there, but not leave a gap.
+
+        Raises:
+            ProtocolError: As for `advance`.
+        """
+        self._check(piece, payload_bytes)
+        if (piece.row0, piece.col0) > (self.rows, self.cols):
+            raise self._out_of_order(piece)
+        self.rows, self.cols = max((self.rows, self.cols), self._end(piece))
+
+    def _end(self, piece: Region) -> tuple[int, int]:
+        return (piece.row1, 0) if piece.col1 == self.n_cols else (piece.row0, piece.col1)
+
+    def _check(self, piece: Region, payload_bytes: int) -> None:
+        inside = 0 <= piece.row0 < piece.row1 <= self.n_rows
+        inside = inside and 0 <= piece.col0 < piece.col1 <= self.n_cols
+        if not inside or (piece.n_rows > 1 and piece.n_cols != self.n_cols):
+            raise ProtocolError(
+                f"piece {_text(piece)} of a block of {self.n_rows} x {self.n_cols}: "
+                "expected whole rows of it, or a part of one"
+            )
         expected_bytes = piece.area * self.itemsize
-        if piece.n_rows <= 0 or piece.n_cols <= 0 or payload_bytes != expected_bytes:
+        if payload_bytes != expected_bytes:
             raise ProtocolError(
                 f"piece {_text(piece)} carries {payload_bytes} bytes, expected {expected_bytes}"
             )
-        if piece.row1 > self.n_rows or piece.col1 > self.n_cols:
-            raise ProtocolError(
-                f"piece {_text(piece)} leaves its block of {self.n_rows} x {self.n_cols}"
-            )
-        whole_rows = piece.col0 == 0 and piece.col1 == self.n_cols
-        if (piece.row0, piece.col0) != (self.rows, self.cols) or not (
-            whole_rows or piece.n_rows == 1
-        ):
-            raise ProtocolError(
-                f"piece {_text(piece)} does not follow on row {self.rows}, column {self.cols}: "
-                "pieces come in row-major order without gaps"
-            )
-        self.rows = piece.row1 if piece.col1 == self.n_cols else piece.row0
-        self.cols = piece.col1 % self.n_cols
+
+    def _out_of_order(self, piece: Region) -> ProtocolError:
+        return ProtocolError(
+            f"piece {_text(piece)} does not follow on row {self.rows}, column {self.cols}: "
+            "pieces come in row-major order without gaps"
+        )
 
 
 def _text(piece: Region) -> str:
