@@ -150,9 +150,9 @@ class InputSpec(msgspec.Struct, frozen=True, array_like=True):
         row1: One past its last row.
         col0: Its first column.
         col1: One past its last column.
-        resident_rows: Rows from the top that the server believes are there, as their pieces were sent
-            before this message. An agent that holds fewer refuses; at 0 a block that is not held
-            is made.
+        resident_rows: Rows from the top that the server believes are there, as their pieces were
+            sent before this message. An agent that holds fewer refuses; at 0 a block that is not
+            held is made.
     """
 
     handle: Number
