@@ -28,7 +28,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Bytes per second of a rate: ``"20Mbit/s"``, ``"5 Mbps"``, ``"2MB/s"``. Bits, but for a capital B.
+    """Bytes per second of a rate: ``"20Mbit/s"``, ``"5 Mbps"``, ``"2MB/s"``; B is bytes, b bits.
 
     Raises:
         ConfigError: If it is not a rate above zero.

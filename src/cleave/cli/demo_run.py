@@ -1,0 +1,169 @@
+"""The story of the demo: train on a fleet, disturb it, train alone, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import torch
+from rich.console import Console
+from torch.utils.flop_counter import FlopCounterMode
+
+from cleave import units
+from cleave.cli.churn import Churn
+from cleave.cli.report import loss_table, share_line
+from cleave.cli.screen import Screen
+from cleave.cli.tables import device_table
+from cleave.server.local import local_fleet
+from cleave.train import checkpoint
+from cleave.train.gpt import GPT, GPTConfig
+from cleave.train.loop import StepRecord, Training, TrainingSettings
+from cleave.train.offload import offload, restore
+from cleave.train.text import VOCABULARY, ByteText, decode, encode, python_documentation
+
+if TYPE_CHECKING:
+    from cleave.server.local import LocalFleet
+
+N_LAYERS, N_HEADS, WIDTH = 6, 6, 384
+N_ROWS, CONTEXT = 8, 128
+DROPOUT = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """What the demo was asked for.
+
+    Attributes:
+        n_steps: Optimizer steps.
+        n_agents: Local agents.
+        churn: Whether to kill one half-way and add another.
+        alone: Whether to do the same run without agents at the end.
+        seed: Of weights, batches and dropout.
+        folder: For the checkpoint.
+    """
+
+    n_steps: int
+    n_agents: int
+    churn: bool
+    alone: bool
+    seed: int
+    folder: Path
+
+    @property
+    def training(self) -> TrainingSettings:
+        """Settings of both runs."""
+        return TrainingSettings(
+            n_steps=self.n_steps, n_rows=N_ROWS, context=CONTEXT, seed=self.seed
+        )
+
+
+def run_demo(settings: DemoSettings) -> None:
+    """Train on a fleet, save, train alone, and show how the two compare."""
+    console = Console(highlight=False)
+    text = ByteText(python_documentation())
+    training = _new_training(settings, text)
+    n_parameters = sum(parameter.numel() for parameter in training.model.parameters())
+    console.print(
+        f"A GPT of {n_parameters / 1e6:.1f} M parameters learns English from the {len(text):,} "
+        f"bytes of Python's own documentation: {settings.n_steps} steps of "
+        f"{settings.training.tokens_per_step:,} tokens.\n"
+        f"Starting a server and {settings.n_agents} agents of unequal speed on this machine."
+    )
+    with local_fleet(settings.n_agents, speeds=SPEEDS) as fleet:
+        fleet.wait(devices=settings.n_agents, timeout=60)
+        offload(training.model, fleet, place="devices")
+        try:
+            records, host_flops = _train_on(console, fleet, training, settings)
+        finally:
+            restore(training.model)
+        console.print(device_table(fleet.devices))
+        stats = fleet.stats()
+    console.print(share_line(stats, host_flops))
+    _save(console, training, records, settings)
+    if settings.alone:
+        alone = _train_alone(console, text, settings)
+        console.print(loss_table(records, alone))
+    console.print(f"\n[bold]What it writes[/] after {settings.n_steps} steps:\n{_sample(training)}")
+
+
+def _new_training(settings: DemoSettings, text: ByteText) -> Training:
+    torch.manual_seed(settings.seed)
+    model = GPT(
+        GPTConfig(
+            vocabulary=VOCABULARY,
+            context=CONTEXT,
+            n_layers=N_LAYERS,
+            n_heads=N_HEADS,
+            width=WIDTH,
+            dropout=DROPOUT,
+        )
+    )
+    return Training(model, text, settings.training)
+
+
+def _train_on(
+    console: Console, fleet: LocalFleet, training: Training, settings: DemoSettings
+) -> tuple[list[StepRecord], float]:
+    """The records of all steps, and the GEMM flops that stayed on the host."""
+    churn = Churn(fleet, at_step=settings.n_steps // 2, newcomer="newcomer")
+    records: list[StepRecord] = []
+    screen = Screen(
+        console,
+        "on the fleet",
+        n_steps=settings.n_steps,
+        tokens_per_step=settings.training.tokens_per_step,
+        devices=lambda: fleet.devices,
+    )
+    steps = training.steps()
+    with screen:
+        with FlopCounterMode(display=False) as counter:
+            records.append(next(steps))
+        screen.show(records[0])
+        for step in range(1, settings.n_steps):
+            if settings.churn and step == churn.at_step:
+                screen.say(f"Killing agent {churn.victim} in mid-step; another joins.")
+                churn.arm(median(record.seconds for record in records))
+            records.append(next(steps))
+            screen.show(records[-1])
+    if settings.churn:
+        console.print(str(churn.cost(records)))
+    return records, float(counter.get_total_flops()) * settings.n_steps
+
+
+def _train_alone(console: Console, text: ByteText, settings: DemoSettings) -> list[StepRecord]:
+    console.print("\nThe same run without a fleet: same seed, same batches, all on the host.")
+    training = _new_training(settings, text)
+    records: list[StepRecord] = []
+    with Screen(
+        console,
+        "alone",
+        n_steps=settings.n_steps,
+        tokens_per_step=settings.training.tokens_per_step,
+    ) as screen:
+        for record in training.steps():
+            records.append(record)
+            screen.show(record)
+    return records
+
+
+def _save(
+    console: Console, training: Training, records: Sequence[StepRecord], settings: DemoSettings
+) -> None:
+    facts = {
+        "step": len(records),
+        "losses": [record.loss for record in records],
+        "seed": settings.seed,
+        "model": {"layers": N_LAYERS, "heads": N_HEADS, "width": WIDTH, "context": CONTEXT},
+    }
+    folder = checkpoint.save(settings.folder, training.model, training.optimizer, facts)
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    console.print(f"Checkpoint (weights and optimizer, {units.format_bytes(size)}): {folder}/")
+
+
+def _sample(training: Training) -> str:
+    torch.manual_seed(0)
+    tokens = training.model.generate(encode("The "), 160, temperature=0.8)
+    return decode(tokens)
