@@ -25,6 +25,11 @@ class Pending(Protocol):
         ...
 
     @property
+    def done(self) -> bool:
+        """Whether `wait` would return, or raise, at once. Never blocks."""
+        ...
+
+    @property
     def form(self) -> int:
         """After `wait`: which of the submitted forms was taken."""
         ...
@@ -56,7 +61,11 @@ class Runtime(Protocol):
         ...
 
     def release(self, matrix: Matrix) -> None:
-        """Nobody will read this version again."""
+        """Nobody will read this version again.
+
+        Never blocks: the garbage collector may call it, in the middle of anything. Storage that
+        `tensor` gave stays as it is: a released result lives on as a gradient or an output.
+        """
         ...
 
     def submit(
