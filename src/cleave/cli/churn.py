@@ -8,66 +8,77 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from cleave import units
+
 if TYPE_CHECKING:
-    from cleave.server.fleet import FleetStats
-    from cleave.server.local import LocalFleet
+    from cleave.server.local import AgentOptions, LocalAgent, LocalFleet
     from cleave.train.loop import StepRecord
 
 
 @dataclass(frozen=True, slots=True)
 class ChurnCost:
-    """What losing a device cost."""
+    """What losing a device in a step cost.
+
+    Attributes:
+        step: The step, counted from 0.
+        n_tasks: Tasks that others had to do again.
+        flops: Their operations.
+        extra_s: Seconds that the step took beyond the median of all.
+    """
 
     step: int
-    n_tasks_redone: int
-    flops_redone: float
+    n_tasks: int
+    flops: float
     extra_s: float
 
     def __str__(self) -> str:
         """One sentence for people."""
+        more = "more" if self.extra_s >= 0 else "less"
         return (
-            f"Step {self.step + 1} lost a device: {self.n_tasks_redone} tasks "
-            f"({self.flops_redone / 1e9:.1f} GFLOP) were done again by others, and the step took "
-            f"{abs(self.extra_s):.2f} s {'more' if self.extra_s >= 0 else 'less'} than the median."
+            f"Step {self.step + 1} lost a device: {self.n_tasks} tasks "
+            f"({units.format_flops(self.flops)}) were done again by others, and the step took "
+            f"{units.format_seconds(abs(self.extra_s))} {more} than the median."
         )
 
 
-class Churn:
-    """Kills one local agent while a step is under way and starts another.
+class Strike:
+    """One agent killed after a while, and another started; the clock runs from the start.
 
     Args:
-        fleet: Has at least one agent.
-        at_step: The step to disturb, counted from 0.
-        newcomer: Name of the agent that joins.
+        fleet: Local agents.
+        victim: The agent to kill.
+        newcomer: How to start the other.
+        delay_s: When.
     """
 
-    def __init__(self, fleet: LocalFleet, *, at_step: int, newcomer: str) -> None:
+    def __init__(
+        self, fleet: LocalFleet, *, victim: LocalAgent, newcomer: AgentOptions, delay_s: float
+    ) -> None:
+        self.victim = victim.name
         self._fleet = fleet
-        self.at_step = at_step
-        self.victim = fleet.agents[min(1, len(fleet.agents) - 1)].name
+        self._agent = victim
         self._newcomer = newcomer
-        self._before: FleetStats | None = None
-        self._timer: threading.Timer | None = None
-
-    def arm(self, usual_s: float) -> None:
-        """Strike in the middle of the step that begins now, which usually takes ``usual_s``."""
-        self._before = self._fleet.stats()
-        self._timer = threading.Timer(usual_s / 2, self._strike)
+        self._before = fleet.stats()
+        self._timer = threading.Timer(delay_s, self._run)
         self._timer.start()
 
-    def cost(self, records: Sequence[StepRecord]) -> ChurnCost:
-        """What the disturbed step cost against the median of all steps."""
-        assert self._before is not None and self._timer is not None
+    def cost(self, step: int, records: Sequence[StepRecord]) -> ChurnCost:
+        """What it cost, once all steps of the run are done.
+
+        Args:
+            step: The step under way when the agent was killed, counted from 0.
+            records: Of all steps.
+        """
         self._timer.join()
         after = self._fleet.stats()
         usual_s = median(record.seconds for record in records)
         return ChurnCost(
-            self.at_step,
-            after.tasks_redone - self._before.tasks_redone,
-            after.flops_redone - self._before.flops_redone,
-            records[self.at_step].seconds - usual_s,
+            step,
+            after.redone_tasks - self._before.redone_tasks,
+            after.redone_flops - self._before.redone_flops,
+            records[step].seconds - usual_s,
         )
 
-    def _strike(self) -> None:
-        next(agent for agent in self._fleet.agents if agent.name == self.victim).kill()
-        self._fleet.add_agent(name=self._newcomer)
+    def _run(self) -> None:
+        self._agent.kill()
+        self._fleet.add_agent(self._newcomer)

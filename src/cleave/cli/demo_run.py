@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
-from torch.utils.flop_counter import FlopCounterMode
 
 from cleave import units
-from cleave.cli.churn import Churn
+from cleave.cli.churn import Strike
 from cleave.cli.report import loss_table, share_line
 from cleave.cli.screen import Screen
 from cleave.cli.tables import device_table
-from cleave.server.local import local_fleet
+from cleave.server.local import AgentOptions, local_fleet
 from cleave.train import checkpoint
-from cleave.train.gpt import GPT, GPTConfig
+from cleave.train.flops import host_flops
+from cleave.train.gpt import GPT, GPTConfig, SelfAttention
 from cleave.train.loop import StepRecord, Training, TrainingSettings
 from cleave.train.offload import offload, restore
 from cleave.train.text import VOCABULARY, ByteText, decode, encode, python_documentation
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 N_LAYERS, N_HEADS, WIDTH = 6, 6, 384
 N_ROWS, CONTEXT = 8, 128
 DROPOUT = 0.1
+KINDS = (
+    AgentOptions(name="desktop", backend="torch"),
+    AgentOptions(name="laptop", backend="torch", limit_down="400Mbit/s", limit_up="200Mbit/s"),
+    AgentOptions(name="office-pc", backend="numpy", limit_down="200Mbit/s", limit_up="100Mbit/s"),
+    AgentOptions(name="old-pc", backend="numpy", limit_down="100Mbit/s", limit_up="50Mbit/s"),
+)
+NEWCOMER = AgentOptions(
+    name="newcomer", backend="torch", limit_down="400Mbit/s", limit_up="200Mbit/s"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,21 +81,27 @@ def run_demo(settings: DemoSettings) -> None:
         f"{settings.training.tokens_per_step:,} tokens.\n"
         f"Starting a server and {settings.n_agents} agents of unequal speed on this machine."
     )
-    with local_fleet(settings.n_agents, speeds=SPEEDS) as fleet:
-        fleet.wait(devices=settings.n_agents, timeout=60)
+    with local_fleet(agents=_agents(settings.n_agents)) as fleet:
         offload(training.model, fleet, place="devices")
         try:
-            records, host_flops = _train_on(console, fleet, training, settings)
+            records, on_host = _train_on(console, fleet, training, settings)
         finally:
             restore(training.model)
         console.print(device_table(fleet.devices))
         stats = fleet.stats()
-    console.print(share_line(stats, host_flops))
+    console.print(share_line(stats, on_host))
     _save(console, training, records, settings)
     if settings.alone:
         alone = _train_alone(console, text, settings)
         console.print(loss_table(records, alone))
     console.print(f"\n[bold]What it writes[/] after {settings.n_steps} steps:\n{_sample(training)}")
+
+
+def _agents(n: int) -> list[AgentOptions]:
+    return [
+        replace(KINDS[i % len(KINDS)], name=f"{KINDS[i % len(KINDS)].name}{i // len(KINDS) or ''}")
+        for i in range(n)
+    ]
 
 
 def _new_training(settings: DemoSettings, text: ByteText) -> Training:
@@ -101,14 +116,16 @@ def _new_training(settings: DemoSettings, text: ByteText) -> Training:
             dropout=DROPOUT,
         )
     )
+    for module in model.modules():
+        if isinstance(module, SelfAttention):
+            module.dropout = 0.0  # devices draw other masks than torch: the losses would differ
     return Training(model, text, settings.training)
 
 
 def _train_on(
     console: Console, fleet: LocalFleet, training: Training, settings: DemoSettings
 ) -> tuple[list[StepRecord], float]:
-    """The records of all steps, and the GEMM flops that stayed on the host."""
-    churn = Churn(fleet, at_step=settings.n_steps // 2, newcomer="newcomer")
+    """The records of all steps, and the GEMM operations that stayed on the host."""
     records: list[StepRecord] = []
     screen = Screen(
         console,
@@ -118,19 +135,29 @@ def _train_on(
         devices=lambda: fleet.devices,
     )
     steps = training.steps()
+    strike_at = settings.n_steps // 2 if settings.churn else None
+    strike: Strike | None = None
     with screen:
-        with FlopCounterMode(display=False) as counter:
-            records.append(next(steps))
+        on_host = host_flops(lambda: records.append(next(steps)))
         screen.show(records[0])
         for step in range(1, settings.n_steps):
-            if settings.churn and step == churn.at_step:
-                screen.say(f"Killing agent {churn.victim} in mid-step; another joins.")
-                churn.arm(median(record.seconds for record in records))
+            if step == strike_at:
+                strike = _strike(fleet, records)
+                screen.say(f"Killing {strike.victim} in mid-step; {NEWCOMER.name} joins.")
             records.append(next(steps))
             screen.show(records[-1])
-    if settings.churn:
-        console.print(str(churn.cost(records)))
-    return records, float(counter.get_total_flops()) * settings.n_steps
+    if strike is not None and strike_at is not None:
+        console.print(str(strike.cost(strike_at, records)))
+    return records, float(on_host) * settings.n_steps
+
+
+def _strike(fleet: LocalFleet, records: Sequence[StepRecord]) -> Strike:
+    return Strike(
+        fleet,
+        victim=fleet.agents[min(1, len(fleet.agents) - 1)],
+        newcomer=NEWCOMER,
+        delay_s=median(record.seconds for record in records) / 2,
+    )
 
 
 def _train_alone(console: Console, text: ByteText, settings: DemoSettings) -> list[StepRecord]:
@@ -165,5 +192,7 @@ def _save(
 
 def _sample(training: Training) -> str:
     torch.manual_seed(0)
-    tokens = training.model.generate(encode("The "), 160, temperature=0.8)
+    model = training.model
+    assert isinstance(model, GPT)
+    tokens = model.generate(encode("The "), 160, temperature=0.8)
     return decode(tokens)

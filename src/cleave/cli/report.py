@@ -11,7 +11,7 @@ from rich.table import Table
 from cleave import units
 
 if TYPE_CHECKING:
-    from cleave.server.fleet import FleetStats
+    from cleave.server.status import FleetStats
     from cleave.train.loop import StepRecord
 
 
@@ -35,19 +35,19 @@ def loss_table(fleet: Sequence[StepRecord], alone: Sequence[StepRecord]) -> Tabl
 
 
 def share_line(stats: FleetStats, host_flops: float) -> str:
-    """What share of all accepted GEMM and attention flops the devices did, and what it moved.
+    """What share of all operations in GEMMs and attention the devices did, and what it moved.
 
     Args:
         stats: Of the whole run.
         host_flops: Counted on the host outside the fleet.
     """
-    on_host = host_flops + stats.flops_host
-    total = stats.flops_devices + on_host
-    share = stats.flops_devices / total if total else 0.0
+    on_host = host_flops + stats.host_flops
+    total = stats.device_flops + on_host
+    share = stats.device_flops / total if total else 0.0
     return (
-        f"Devices did {share:.2%} of {units.format_flops(total)} in matrix products and attention"
-        f" (host {units.format_flops(on_host)}, done twice {units.format_flops(stats.flops_redone)})"
-        f"; {units.format_bytes(stats.bytes_down)} went down, "
+        f"Devices did {share:.2%} of {units.format_flops(total)} in matrix products and attention, "
+        f"the host {units.format_flops(on_host)}; {units.format_flops(stats.wasted_flops)} were "
+        f"done in vain. {units.format_bytes(stats.bytes_down)} went down, "
         f"{units.format_bytes(stats.bytes_up)} came up."
     )
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from cleave.cli.tables import device_line, device_table
 
 if TYPE_CHECKING:
-    from cleave.server.fleet import DeviceStatus
+    from cleave.server.status import DeviceStatus
     from cleave.train.loop import StepRecord
 
 N_LINES = 12  # of a whole run, where there is no terminal

@@ -11,7 +11,7 @@ from rich.text import Text
 from cleave import units
 
 if TYPE_CHECKING:
-    from cleave.server.fleet import DeviceStatus
+    from cleave.server.status import DeviceStatus
 
 _STYLES = {"gone": "dim", "late": "yellow", "paused": "yellow", "failing": "red"}
 
