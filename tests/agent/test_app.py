@@ -1,0 +1,205 @@
+"""An agent's life: it comes back by itself, leaves politely, and puts its owner first."""
+
+import asyncio
+import socket
+
+import numpy as np
+import pytest
+from tests.agent.gated import BOUND_S, GatedBackend
+from tests.agent.lending import Lending, lending
+from tests.agent.stub_server import Device, StubServer, serving
+from tests.agent.tasks import block, gemm
+
+from cleave.agent.app import LEFT, LOST, REJECTED, Agent
+from cleave.agent.limits import Readings
+from cleave.wire.codec import encode
+from cleave.wire.join import JoinAddress
+from cleave.wire.messages import Goodbye, Paused, Refused, Rejected, Resumed, Welcome
+
+A, B = block(1, 4, 3), block(2, 3, 5)
+LEFT_BLOCK = np.ones((4, 3), np.float32)
+RIGHT_BLOCK = np.ones((3, 5), np.float32)
+
+
+async def works(device: Device) -> None:
+    task = gemm(1, A, B)
+    await device.send(task)
+    await device.fill(1, LEFT_BLOCK, 0, 4)
+    await device.fill(2, RIGHT_BLOCK, 0, 3)
+    np.testing.assert_array_equal(await device.result(task), LEFT_BLOCK @ RIGHT_BLOCK)
+
+
+async def test_it_returns_with_an_empty_store_when_the_server_restarts() -> None:
+    async with serving(StubServer()) as server, lending(server.address) as lent:
+        await works(await server.device())
+        await server.stop()
+        await lent.shown.shows("trying again")
+        await server.start()
+        await works(await server.device())  # the same handles, filled from the first row
+
+
+async def test_it_returns_after_a_goodbye() -> None:
+    async with serving(StubServer()) as server, lending(server.address) as lent:
+        await (await server.device()).send(Goodbye("the run is over"))
+        await works(await server.device())
+        assert "the server left: the run is over" in await lent.shown.shows("trying again")
+
+
+async def test_a_silent_server_is_left_and_dialled_again() -> None:
+    async with serving(StubServer(heartbeat_s=0.05)) as server, lending(server.address):
+        first = await server.device()
+        transport = first.socket._req.transport  # type: ignore[union-attr]
+        assert transport is not None
+        transport.pause_reading()  # type: ignore[attr-defined]
+        await works(await server.device())
+
+
+async def test_its_own_pings_keep_a_quiet_connection() -> None:
+    async with serving(StubServer(heartbeat_s=0.05)) as server, lending(server.address):
+        device = await server.device()
+        await asyncio.wait_for(_pings(server, 8), BOUND_S)  # longer than the allowed silence
+        await works(device)
+
+
+async def _pings(server: StubServer, count: int) -> None:
+    while server.pings < count:
+        await asyncio.sleep(0.01)
+
+
+async def test_after_a_sleep_it_starts_a_new_session() -> None:
+    async with serving(StubServer(heartbeat_s=0.5)) as server, lending(server.address) as lent:
+        first = await server.device()
+        session = lent.agent._session
+        assert session is not None
+        session.wall_s = lambda: 1e12
+        await first.gone()
+        await works(await server.device())
+        assert "stood still" in await lent.shown.shows("stood still")
+
+
+async def test_a_wrong_token_ends_it_with_what_to_do() -> None:
+    refusal = Rejected("token", "the join token is wrong: copy the whole line", retry=False)
+    async with serving(StubServer(refusal)) as server:
+        lent = Lending(server.address, None)
+        assert await lent.ends() == REJECTED
+        assert "copy the whole line" in lent.shown.states[-1]
+
+
+async def test_a_full_server_is_tried_again() -> None:
+    full = Rejected("full", "full for now", retry=True)
+    async with serving(StubServer(full)) as server, lending(server.address) as lent:
+        await server.device()
+        server.reply = Welcome(2, "0", 5.0)
+        await lent.shown.shows("serving")
+        assert "full for now; trying again" in lent.shown.states[0]
+
+
+async def test_a_newer_server_ends_it_with_how_to_upgrade() -> None:
+    frame = encode(Goodbye("x"))
+    async with serving(StubServer(frame[:3] + b"\x63" + frame[4:])) as server:
+        lent = Lending(server.address, None)
+        assert await lent.ends() == REJECTED
+        assert "pip install -U cleave-train" in lent.shown.states[-1]
+
+
+async def test_random_bytes_from_a_server_are_survived() -> None:
+    async with serving(StubServer(b"\0" * 100)) as server, lending(server.address) as lent:
+        await lent.shown.shows("does not begin as Cleave's do")
+        server.reply = Welcome(2, "0", 5.0)
+        await lent.shown.shows("serving")
+
+
+async def test_with_once_the_first_failure_ends_it() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = JoinAddress(host="127.0.0.1", port=unused.getsockname()[1], token="t")
+        lent = Lending(address, None, retry=False)
+        assert await lent.ends() == LOST
+    (state,) = lent.shown.states
+    assert state.startswith("TCP: 127.0.0.1:")
+    assert "refuses the connection" in state
+
+
+async def test_it_leaves_within_a_second_while_a_task_computes() -> None:
+    gated = GatedBackend()
+    async with serving(StubServer()) as server:
+        lent = Lending(server.address, gated)
+        running = asyncio.create_task(lent.agent.run())
+        device = await server.device()
+        await start_a_task(device, gated)
+        lent.agent.stop("stopped by its owner")
+        assert await asyncio.wait_for(running, 1.0) == LEFT
+        assert lent.agent.is_computing
+        assert await device.hear(Goodbye) == Goodbye("stopped by its owner")
+        gated.permits.release()
+
+
+async def test_it_stops_at_once_while_it_dials() -> None:
+    with socket.socket() as silent:  # accepts, and never answers the handshake
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = JoinAddress(host="127.0.0.1", port=silent.getsockname()[1], token="t")
+        running = asyncio.create_task(Lending(address, None).agent.run())
+        lent = Lending(address, None)
+        running = asyncio.create_task(lent.agent.run())
+        await asyncio.to_thread(silent.accept)
+        lent.agent.stop("enough")
+        assert await asyncio.wait_for(running, 1.0) == LEFT
+
+
+async def start_a_task(device: Device, gated: GatedBackend) -> None:
+    await device.send(gemm(1, A, B))
+    await device.fill(1, LEFT_BLOCK, 0, 4)
+    await device.fill(2, RIGHT_BLOCK, 0, 3)
+    assert await asyncio.to_thread(gated.started.acquire, timeout=BOUND_S)
+
+
+async def test_on_battery_it_gives_its_tasks_back_and_resumes_on_power() -> None:
+    gated = GatedBackend()
+    async with serving(StubServer()) as server:
+        async with lending(server.address, gated, resume_after_s=0.0) as lent:
+            device = await server.device()
+            await start_a_task(device, gated)
+            lent.sensors.readings = Readings(on_battery=True, battery_percent=80)
+            assert await device.hear(Paused) == Paused("on battery, 80 %")
+            full = (block(1, 4, 3, resident_rows=4), block(2, 3, 5, resident_rows=3))
+            await device.send(gemm(2, *full))
+            assert await device.hear(Refused) == Refused(2, "paused")
+            lent.sensors.readings = Readings()
+            await device.hear(Resumed)
+            gated.permits.release(2)
+            again = gemm(1, *full)  # the same number: the first is forgotten
+            await device.send(again)
+            await device.result(again)
+
+
+async def test_a_paused_agent_does_not_dial() -> None:
+    async with serving(StubServer()) as server:
+        async with lending(server.address, resume_after_s=0.0) as lent:
+            first = await server.device()
+            lent.sensors.readings = Readings(asked="a signal")
+            await first.hear(Paused)
+            await first.socket.close()
+            lent.sensors.readings = Readings()
+            await works(await server.device())
+            assert lent.shown.states.index("paused: asked by the owner with a signal") < (
+                lent.shown.states.index("resumed")
+            )
+
+
+@pytest.mark.parametrize("heartbeat_s", [0.0, 1e6])
+async def test_an_absurd_heartbeat_is_refused(heartbeat_s: float) -> None:
+    async with serving(StubServer(heartbeat_s=heartbeat_s)) as server:
+        lent = Lending(server.address, None, retry=False)
+        assert await lent.ends() == LOST
+        assert "heartbeat" in lent.shown.states[-1]
+
+
+async def test_limited_traffic_still_comes_whole() -> None:
+    limits = {"limit_down_bytes_per_s": 20_000.0, "limit_up_bytes_per_s": 20_000.0}
+    async with serving(StubServer()) as server, lending(server.address, **limits):
+        await works(await server.device())
+
+
+def test_an_agent_can_be_asked_whether_it_computes() -> None:
+    assert isinstance(Agent.is_computing, property)
