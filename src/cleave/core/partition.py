@@ -1,0 +1,234 @@
+"""Cuts work between devices so that the last of them finishes as early as possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cleave.core.bound import area_within, first_time_s, lower_bound_s, tile_area_limit
+from cleave.core.columns import Ints, cut_columns
+from cleave.core.cost import CostForm, FleetArrays, Floats, Terms, tile_cost, tile_time_s
+from cleave.core.device import DeviceProfile
+from cleave.core.events import Placement
+from cleave.core.few import ColumnSearch
+from cleave.core.matrix import DType, Region
+from cleave.errors import PlanError
+
+_FEW = 16  # devices for which every grouping into columns is tried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A rectangle cut into tiles without gap or overlap, and who does them.
+
+    Attributes:
+        tiles: Each with its device; a device may have several, done one after the other.
+        makespan_s: When the last device is done.
+        bound_s: No cut for these devices can be done sooner.
+        left_out: Devices that get nothing, and why.
+    """
+
+    tiles: tuple[Placement, ...]
+    makespan_s: float
+    bound_s: float
+    left_out: tuple[tuple[int, str], ...]
+
+
+def partition(
+    form: CostForm,
+    devices: Sequence[DeviceProfile],
+    n_rows: int,
+    n_cols: int,
+    row_quantum: int,
+    col_quantum: int,
+    dtype: DType,
+) -> Partition:
+    """The cut of a rectangle for which the last device finishes early, near the lower bound.
+
+    Every tile fits its device's memory; where one tile cannot hold all that a device should do, it
+    gets several. A device that would only make it longer gets none. With up to 16 devices that need
+    one tile each, a further device never makes the makespan longer (but for a search tolerance of
+    0.03 %).
+
+    Args:
+        form: What a tile costs.
+        devices: Those without a rate for ``dtype`` are left out.
+        n_rows: Rows of the rectangle.
+        n_cols: Columns of the rectangle.
+        row_quantum: Tiles begin at multiples of this many rows.
+        col_quantum: Tiles begin at multiples of this many columns.
+        dtype: What the work computes with.
+
+    Raises:
+        PlanError: If no device may be given ``dtype``, or none can hold the smallest tile.
+    """
+    if n_rows == 0 or n_cols == 0:
+        return Partition(tiles=(), makespan_s=0.0, bound_s=0.0, left_out=())
+    grid = _Grid(n_rows, n_cols, min(row_quantum, n_rows), min(col_quantum, n_cols))
+    needed_bytes = form.memory_bytes(grid.row_quantum, grid.col_quantum)
+    roomy = [device for device in devices if device.memory_bytes >= needed_bytes]
+    fleet = FleetArrays.of(roomy, dtype)
+    if not len(fleet):
+        raise _no_device(devices, dtype, needed_bytes)
+    bound_s = lower_bound_s(form, fleet, n_rows, n_cols)
+    cells = _cut(form.in_units(grid.row_quantum, grid.col_quantum), fleet, grid.sides, bound_s)
+    tiles, makespan_s = _placed(form, fleet, grid, cells)
+    used = {placement.device_id for placement in tiles}
+    left_out = tuple(
+        (device.device_id, _why_not(form, device, dtype, grid, makespan_s))
+        for device in devices
+        if device.device_id not in used
+    )
+    return Partition(tiles=tiles, makespan_s=makespan_s, bound_s=bound_s, left_out=left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """A rectangle and the quanta in which it is cut; the last row and column may be smaller."""
+
+    n_rows: int
+    n_cols: int
+    row_quantum: int
+    col_quantum: int
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Rows and columns in quanta."""
+        return -(-self.n_rows // self.row_quantum), -(-self.n_cols // self.col_quantum)
+
+
+def _cut(form: CostForm, fleet: FleetArrays, sides: tuple[int, int], bound_s: float) -> Ints:
+    """Device index, row0, row1, col0 and col1 of each tile in quanta; ``(tiles, 5)``."""
+    n_cells = sides[0] * sides[1]
+    if len(fleet) <= _FEW and form.memory_bytes(*sides) <= fleet.memory_bytes.min():
+        areas = np.ones(len(fleet))
+    elif len(fleet) <= _FEW:
+        areas = area_within(form, fleet, *sides, bound_s)
+    else:
+        areas, bound_s = _whole_areas(form, fleet, sides, bound_s)
+    limits = np.maximum(tile_area_limit(form, fleet, *sides), 1.0)
+    crowding = 1.0
+    while True:
+        n_slots = np.ceil(areas / limits * crowding)
+        n_slots = np.minimum(np.maximum(n_slots, 1.0), n_cells).astype(np.int64)
+        if len(fleet) > _FEW:
+            n_slots *= areas > 0
+        owners = np.repeat(np.arange(len(fleet)), n_slots)
+        slots = fleet.take(owners, shares=1 / n_slots[owners])
+        if len(slots) <= _FEW:
+            cells = _cut_few(form, slots, sides, bound_s)
+        else:
+            shares = (areas / np.maximum(n_slots, 1))[owners]
+            cells = cut_columns(form, slots, shares, bound_s, sides)
+        if cells is not None:
+            cells[:, 0] = owners[cells[:, 0]]
+            return cells
+        crowding *= 1.5
+
+
+def _whole_areas(
+    form: CostForm, fleet: FleetArrays, sides: tuple[int, int], bound_s: float
+) -> tuple[Floats, float]:
+    """Whole cells that each device can do, in the least time in which they are enough; and it."""
+    n_cells = sides[0] * sides[1]
+
+    def enough(times_s: Floats) -> npt.NDArray[np.bool_]:
+        areas = np.floor(area_within(form, fleet, *sides, times_s[:, None]))
+        return np.asarray(areas.sum(axis=1) >= n_cells)
+
+    first_s = float(fleet.latency_s.min())
+    time_s = first_time_s(enough, fleet, bound_s - first_s) * (1 + 1e-3)
+    return np.floor(area_within(form, fleet, *sides, time_s)), time_s
+
+
+def _cut_few(
+    form: CostForm, slots: FleetArrays, sides: tuple[int, int], bound_s: float
+) -> Ints | None:
+    """The better of the best cut into columns and the best cut into rows."""
+    order = np.argsort(_alone_s(form, slots, sides), kind="stable")
+    ranked = slots.take(order).rates()
+    n_rows, n_cols = sides
+    columns = ColumnSearch(form, ranked, n_rows, n_cols).fastest(bound_s)
+    high_s = columns[0] if columns else math.inf
+    rows = ColumnSearch(form.transposed, ranked, n_cols, n_rows).fastest(bound_s, high_s)
+    if rows:
+        cells = np.array(rows[1], dtype=np.int64)[:, [0, 3, 4, 1, 2]]
+    elif columns:
+        cells = np.array(columns[1], dtype=np.int64)
+    else:
+        return None
+    cells[:, 0] = order[cells[:, 0]]
+    return cells
+
+
+def _alone_s(form: CostForm, slots: FleetArrays, sides: tuple[int, int]) -> Floats:
+    """How long each would take for all of it: an order that other devices don't change."""
+    down_s = tile_cost(form.down, *sides) / slots.downlink_bytes_per_s
+    up_s = tile_cost(form.up, *sides) / slots.uplink_bytes_per_s
+    compute_s = form.flops * sides[0] * sides[1] / slots.flops_per_s
+    return slots.latency_s + np.maximum(np.maximum(down_s, up_s), compute_s)
+
+
+def _placed(
+    form: CostForm, fleet: FleetArrays, grid: _Grid, cells: Ints
+) -> tuple[tuple[Placement, ...], float]:
+    """Tiles in rows and columns instead of quanta, and when the last device is done."""
+    index = cells[:, 0]
+    rows = np.minimum(cells[:, 1:3] * grid.row_quantum, grid.n_rows)
+    cols = np.minimum(cells[:, 3:5] * grid.col_quantum, grid.n_cols)
+    m, n = rows[:, 1] - rows[:, 0], cols[:, 1] - cols[:, 0]
+
+    def total(terms: Terms) -> Floats:
+        cost = terms[0] + terms[1] * m + terms[2] * n + terms[3] * m * n
+        return np.bincount(index, weights=cost, minlength=len(fleet)).astype(np.float64)
+
+    busy_s = np.maximum(
+        np.maximum(
+            total(form.down) / fleet.downlink_bytes_per_s, total(form.up) / fleet.uplink_bytes_per_s
+        ),
+        total((0.0, 0.0, 0.0, form.flops)) / fleet.flops_per_s,
+    )
+    tiles = tuple(
+        Placement(Region(row0, row1, col0, col1), device_id)
+        for device_id, (row0, row1), (col0, col1) in zip(
+            fleet.device_id[index].tolist(), rows.tolist(), cols.tolist(), strict=True
+        )
+    )
+    return tiles, float((fleet.latency_s + busy_s)[index].max())
+
+
+def _no_device(devices: Sequence[DeviceProfile], dtype: DType, needed_bytes: int) -> PlanError:
+    able = [device for device in devices if dtype in device.flops_per_s]
+    if not able:
+        return PlanError(
+            f"none of {len(devices)} devices may be given {dtype.value}: "
+            "wait for one that can compute it, or use another type"
+        )
+    most = max(device.memory_bytes for device in able)
+    return PlanError(
+        f"the smallest tile needs {needed_bytes} bytes, but no device lends more than {most}: "
+        "lend more with --memory"
+    )
+
+
+def _why_not(
+    form: CostForm, device: DeviceProfile, dtype: DType, grid: _Grid, makespan_s: float
+) -> str:
+    if dtype not in device.flops_per_s:
+        return f"may not be given {dtype.value}"
+    needed_bytes = form.memory_bytes(grid.row_quantum, grid.col_quantum)
+    if needed_bytes > device.memory_bytes:
+        return f"lends {device.memory_bytes} bytes, the smallest tile needs {needed_bytes}"
+    if device.latency_s >= makespan_s:
+        return (
+            f"its round trip takes {device.latency_s:.3g} s, the others {makespan_s:.3g} s for all"
+        )
+    smallest = Region(0, grid.row_quantum, 0, grid.col_quantum)
+    smallest_s = tile_time_s(form, smallest, device, dtype)
+    if smallest_s >= makespan_s:
+        return f"its smallest tile takes {smallest_s:.3g} s, the others {makespan_s:.3g} s for all"
+    return f"would not shorten the {makespan_s:.3g} s that the others take"
