@@ -93,7 +93,7 @@ class TaskFinished:
 
 @dataclass(frozen=True, slots=True)
 class TaskRefused:
-    """A device will not run a task: memory, or blocks that it does not hold."""
+    """A device will not run a task: ``"memory"``, ``"paused"``, or ``"missing"`` blocks."""
 
     device_id: int
     task_id: int
@@ -108,6 +108,14 @@ class TaskFailed:
     device_id: int
     task_id: int
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCancelled:
+    """A device has dropped a task that it was told to cancel."""
+
+    device_id: int
+    task_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,7 @@ Event = Union[
     TaskFinished,
     TaskRefused,
     TaskFailed,
+    TaskCancelled,
     HostFinished,
     HostFailed,
     DeadlinePassed,
@@ -177,11 +186,16 @@ class SendTask:
     """Send a task and the rows it lacks to a device.
 
     Attributes:
+        device_id: To whom.
+        work_id: What the task is part of.
+        task: What to run.
         handles: The number of each input's block on that device, in order.
-        output_handles: Likewise of each output; 0 where it is returned and not kept.
+        output_handles: Likewise of each output; 0 where it is returned.
+        fills: The rows that travel.
     """
 
     device_id: int
+    work_id: int
     task: Task
     handles: tuple[int, ...]
     output_handles: tuple[int, ...]
@@ -190,7 +204,7 @@ class SendTask:
 
 @dataclass(frozen=True, slots=True)
 class CancelTask:
-    """Tell a device that a task's result is no longer wanted."""
+    """Tell a device that a task's result is no longer wanted; it answers in any case."""
 
     device_id: int
     task_id: int
@@ -211,6 +225,7 @@ class AcceptResult:
     device_id: int
     task_id: int
     work_id: int
+    tile: Region
 
 
 @dataclass(frozen=True, slots=True)

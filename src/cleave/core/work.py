@@ -144,10 +144,11 @@ class TaskInput:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """A block that a task makes, and what becomes of it."""
+    """A block that a task makes, what becomes of it, and whether others add to the same region."""
 
     block: BlockRef
     fate: Fate
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

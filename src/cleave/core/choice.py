@@ -1,0 +1,164 @@
+"""Which form of a work, cut how, on which devices: the plan of one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cleave.core.cost import CostForm
+from cleave.core.device import DeviceProfile
+from cleave.core.events import Layout
+from cleave.core.matrix import Region
+from cleave.core.partition import partition
+from cleave.core.residency import Ledger
+from cleave.core.work import Fate, Work
+from cleave.errors import PlanError
+
+_NEAR = 1.05  # plans this close to the fastest are told apart by their bytes
+_CACHE_SIZE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The plan taken: index of the form, who does which tile, and what it is expected to cost."""
+
+    form: int
+    layout: Layout
+    seconds: float
+    n_bytes: int
+
+
+class Planner:
+    """Chooses plans for one fleet as it stands; plans of equal shapes are made once per epoch."""
+
+    def __init__(self) -> None:
+        """Begin with an empty cache."""
+        self._cache: dict[tuple[object, ...], Layout] = {}
+
+    def forget(self) -> None:
+        """The fleet or its rates have changed."""
+        self._cache.clear()
+
+    def choose(
+        self,
+        forms: Sequence[Work],
+        hints: Sequence[Layout],
+        devices: Sequence[tuple[DeviceProfile, Ledger]],
+    ) -> Choice | None:
+        """The plan that is done first, counting what devices hold; of near equals the fewest bytes.
+
+        Returns:
+            None if no device can do any of it.
+        """
+        choices: list[Choice] = []
+        for index, work in enumerate(forms):
+            able = [pair for pair in devices if pair[0].can_run(work.ops, work.dtype)]
+            if not able:
+                continue
+            layouts = [self._fresh(work, [profile for profile, _ in able])]
+            if index < len(hints) and _fits(hints[index], work, able):
+                layouts.append(hints[index])
+            for layout in layouts:
+                if layout:
+                    seconds, n_bytes = price(work, layout, able)
+                    choices.append(Choice(index, layout, seconds, n_bytes))
+        if not choices:
+            return None
+        fastest = min(choice.seconds for choice in choices)
+        near = [choice for choice in choices if choice.seconds <= _NEAR * fastest]
+        return min(near, key=lambda choice: (choice.n_bytes, choice.form))
+
+    def tiles(self, work: Work, region: Region, profiles: Sequence[DeviceProfile]) -> Layout:
+        """A fresh cut of part of a work's rectangle; empty if no device can hold any of it."""
+        try:
+            cut = partition(
+                CostForm.of(work),
+                profiles,
+                n_rows=region.n_rows,
+                n_cols=region.n_cols,
+                row_quantum=work.row_quantum,
+                col_quantum=work.col_quantum,
+                dtype=work.dtype,
+            )
+        except PlanError:
+            return ()
+        return tuple(
+            type(placement)(_moved(placement.tile, region), placement.device_id)
+            for placement in cut.tiles
+        )
+
+    def _fresh(self, work: Work, profiles: Sequence[DeviceProfile]) -> Layout:
+        key = (
+            CostForm.of(work),
+            work.n_rows,
+            work.n_cols,
+            work.row_quantum,
+            work.col_quantum,
+            work.dtype,
+            tuple(profile.device_id for profile in profiles),
+        )
+        layout = self._cache.get(key)
+        if layout is None:
+            if len(self._cache) >= _CACHE_SIZE:
+                self._cache.clear()
+            layout = self._cache[key] = self.tiles(work, work.whole, profiles)
+        return layout
+
+
+def price(
+    work: Work, layout: Layout, devices: Sequence[tuple[DeviceProfile, Ledger]]
+) -> tuple[float, int]:
+    """Makespan in seconds and bytes moved of a layout, given what each device holds."""
+    by_id = {profile.device_id: (profile, ledger) for profile, ledger in devices}
+    loads: dict[int, list[float]] = {}
+    counted: set[tuple[int, int, Region]] = set()
+    for placement in layout:
+        profile, ledger = by_id[placement.device_id]
+        load = loads.setdefault(placement.device_id, [0.0, 0.0, 0.0])
+        for operand in work.inputs:
+            region = operand.region(placement.tile)
+            key = (placement.device_id, operand.matrix.tensor_id, region)
+            if key not in counted:
+                counted.add(key)
+                load[0] += ledger.missing_bytes(operand.matrix, region)
+        load[1] += work.flops(placement.tile)
+        load[2] += result_bytes(work, placement.tile)
+    makespan_s = 0.0
+    for device_id, (down, flops, up) in loads.items():
+        profile, _ = by_id[device_id]
+        busiest_s = max(
+            down / profile.downlink_bytes_per_s,
+            flops / profile.flops_per_s[work.dtype],
+            up / profile.uplink_bytes_per_s,
+        )
+        makespan_s = max(makespan_s, profile.latency_s + busiest_s)
+    n_bytes = sum(load[0] + load[2] for load in loads.values())
+    return makespan_s, int(n_bytes)
+
+
+def result_bytes(work: Work, tile: Region) -> int:
+    """Bytes that come back for a tile."""
+    return sum(
+        result.matrix.region_bytes(result.region(tile))
+        for result in work.results
+        if result.fate is Fate.RETURNED
+    )
+
+
+def _fits(layout: Layout, work: Work, able: Sequence[tuple[DeviceProfile, Ledger]]) -> bool:
+    present = {profile.device_id for profile, _ in able}
+    return (
+        bool(layout)
+        and all(placement.device_id in present for placement in layout)
+        and sum(placement.tile.area for placement in layout) == work.whole.area
+        and all(work.whole.contains(placement.tile) for placement in layout)
+    )
+
+
+def _moved(tile: Region, corner: Region) -> Region:
+    return Region(
+        tile.row0 + corner.row0,
+        tile.row1 + corner.row0,
+        tile.col0 + corner.col0,
+        tile.col1 + corner.col0,
+    )

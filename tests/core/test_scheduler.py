@@ -1,0 +1,448 @@
+"""The scheduler as facts in, commands out; the clock is a number."""
+
+from __future__ import annotations
+
+import pytest
+
+from cleave.core.device import DeviceProfile
+from cleave.core.events import (
+    AcceptResult,
+    CancelTask,
+    CloseDevice,
+    Command,
+    CompleteWork,
+    DeadlinePassed,
+    DeviceJoined,
+    DeviceLeft,
+    DevicePaused,
+    DeviceResumed,
+    DropBlocks,
+    Event,
+    FailWork,
+    HostFailed,
+    HostFinished,
+    MatrixReleased,
+    RunOnHost,
+    SendTask,
+    TaskCancelled,
+    TaskFailed,
+    TaskFinished,
+    TaskRefused,
+    WorkSubmitted,
+)
+from cleave.core.invariants import check
+from cleave.core.matrix import DType, Matrix
+from cleave.core.operations import Gemm
+from cleave.core.program import Op, Program, Ref
+from cleave.core.scheduler import Scheduler
+from cleave.core.settings import HOST, SchedulerSettings
+from cleave.core.work import Along, Fate, Operand, Result, Work
+
+
+class Story:
+    """A scheduler, its clock, and every command so far; invariants hold after each event."""
+
+    def __init__(self, settings: SchedulerSettings | None = None) -> None:
+        self.scheduler = Scheduler(settings)
+        self.now_s = 0.0
+        self.commands: list[Command] = []
+
+    def tell(self, event: Event, after_s: float = 0.001) -> list[Command]:
+        self.now_s += after_s
+        commands = self.scheduler.handle(event, self.now_s)
+        check(self.scheduler.snapshot())
+        self.commands += commands
+        return commands
+
+    def join(self, *device_ids: int, flops_per_s: float = 1e9, memory_bytes: int = 1 << 30) -> None:
+        for device_id in device_ids:
+            self.tell(
+                DeviceJoined(
+                    DeviceProfile(
+                        device_id=device_id,
+                        flops_per_s={DType.F32: flops_per_s},
+                        memory_bytes=memory_bytes,
+                    )
+                )
+            )
+
+    def has(self, device_id: int) -> tuple[int, ...]:
+        """Tasks that a device has now."""
+        views = self.scheduler.snapshot().devices
+        return next(view.sent for view in views if view.device_id == device_id)
+
+    def finish_all(self) -> None:
+        """Every device does all it has, again and again, until nothing is left."""
+        for _ in range(10_000):
+            sent = [(v.device_id, t) for v in self.scheduler.snapshot().devices for t in v.sent]
+            if not sent:
+                return
+            for device_id, task_id in sent:
+                self.tell(TaskFinished(device_id, task_id, 0.01), after_s=0.01)
+        raise AssertionError("the work does not end")
+
+    def of(self, kind: type) -> list[Command]:
+        return [command for command in self.commands if isinstance(command, kind)]
+
+
+_next_id = iter(range(1, 1_000_000))
+
+
+def matrix(n_rows: int, n_cols: int) -> Matrix:
+    return Matrix(next(_next_id), 0, n_rows, n_cols, DType.F32)
+
+
+def gemm(m: int = 64, n: int = 64, k: int = 64) -> tuple[Work, ...]:
+    a, b, out = matrix(m, k), matrix(k, n), matrix(m, n)
+    return Gemm(name="forward", a=a, b=b, out=out).forms()
+
+
+def submitted(work_id: int, *forms: Work) -> WorkSubmitted:
+    return WorkSubmitted(work_id, forms or gemm())
+
+
+def test_work_is_complete_when_every_cell_was_accepted() -> None:
+    story = Story()
+    story.join(1, 2)
+    story.tell(submitted(7))
+    assert story.has(1)
+    assert story.has(2)
+    story.finish_all()
+    assert [c.work_id for c in story.of(CompleteWork)] == [7]
+    assert not story.scheduler.snapshot().works
+
+
+def test_work_of_no_cells_is_complete_at_once() -> None:
+    story = Story()
+    story.join(1)
+    assert story.tell(submitted(7, *gemm(m=0))) == [CompleteWork(7, 0, ())]
+
+
+def test_without_devices_the_host_computes() -> None:
+    story = Story()
+    (command,) = story.tell(submitted(7))
+    assert isinstance(command, RunOnHost)
+    commands = story.tell(HostFinished(command.task.task_id))
+    assert commands[0] == AcceptResult(HOST, command.task.task_id, 7, gemm()[0].whole)
+    assert commands[1] == CompleteWork(7, 0, ())
+
+
+def test_without_devices_work_waits_if_the_host_may_not_step_in() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False))
+    assert story.tell(submitted(7)) == []
+    story.join(1)
+    story.finish_all()
+    assert [c.work_id for c in story.of(CompleteWork)] == [7]
+
+
+def test_a_lost_device_costs_only_its_own_unfinished_tasks() -> None:
+    story = Story()
+    story.join(1, 2, 3)
+    story.tell(submitted(7))
+    kept = {(c.device_id, c.task.task_id) for c in story.of(SendTask) if c.device_id != 3}
+    story.tell(DeviceLeft(3, "pulled"))
+    assert not [c for c in story.of(CancelTask)]
+    story.finish_all()
+    accepted = {(c.device_id, c.task_id) for c in story.of(AcceptResult)}
+    assert kept <= accepted
+    assert all(device_id in {1, 2} for device_id, _ in accepted)
+    assert len(story.of(CompleteWork)) == 1
+
+
+def test_losing_all_devices_leaves_the_rest_to_the_host() -> None:
+    story = Story()
+    story.join(1)
+    story.tell(submitted(7))
+    story.tell(DeviceLeft(1, "pulled"))
+    for command in story.of(RunOnHost):
+        story.tell(HostFinished(command.task.task_id))
+    assert len(story.of(CompleteWork)) == 1
+
+
+def test_a_newcomer_in_mid_work_gets_waiting_strips() -> None:
+    story = Story(SchedulerSettings(strip_s=0.001, window_s=0.0))
+    story.join(1)
+    story.tell(submitted(7, *gemm(m=512, n=256)))
+    story.join(2)
+    assert story.has(2)
+    story.finish_all()
+    assert len(story.of(CompleteWork)) == 1
+
+
+def test_a_silent_device_is_overtaken_and_the_first_answer_wins() -> None:
+    story = Story()
+    story.join(1, 2)
+    story.tell(submitted(7))
+    for task_id in story.has(2):
+        story.tell(TaskFinished(2, task_id, 0.01))
+    (slow,) = story.has(1)
+    deadline_s = story.scheduler.next_deadline_s()
+    assert deadline_s is not None
+    story.tell(DeadlinePassed(), after_s=deadline_s - story.now_s)
+    assert story.has(2) == (slow,)
+    commands = story.tell(TaskFinished(2, slow, 0.01))
+    assert CancelTask(1, slow) in commands
+    assert any(isinstance(c, CompleteWork) for c in commands)
+
+
+def test_a_late_device_gets_nothing_until_it_answers() -> None:
+    story = Story()
+    story.join(1, 2)
+    story.tell(submitted(7))
+    for task_id in story.has(2):
+        story.tell(TaskFinished(2, task_id, 0.01))
+    (slow,) = story.has(1)
+    story.tell(DeadlinePassed(), after_s=1e4)
+    story.tell(TaskFinished(2, slow, 0.01))
+    before = len(story.of(SendTask))
+    story.tell(submitted(8))
+    assert {c.device_id for c in story.of(SendTask)[before:]} == {2}
+    story.tell(TaskCancelled(1, slow))
+    story.finish_all()
+    before = len(story.of(SendTask))
+    story.tell(submitted(9))
+    assert {c.device_id for c in story.of(SendTask)[before:]} == {1, 2}
+
+
+def test_a_late_answer_of_a_cancelled_task_is_not_accepted_twice() -> None:
+    story = Story()
+    story.join(1, 2)
+    story.tell(submitted(7))
+    for task_id in story.has(2):
+        story.tell(TaskFinished(2, task_id, 0.01))
+    (slow,) = story.has(1)
+    story.tell(DeadlinePassed(), after_s=1e4)
+    story.tell(TaskFinished(2, slow, 0.01))
+    assert story.tell(TaskFinished(1, slow, 0.01)) == []
+    assert sum(c.task_id == slow for c in story.of(AcceptResult)) == 1
+    views = story.scheduler.snapshot().devices
+    assert next(v.wasted_flops for v in views if v.device_id == 1) > 0
+
+
+def test_a_result_that_nobody_asked_for_is_ignored() -> None:
+    story = Story()
+    story.join(1, 2)
+    story.tell(submitted(7))
+    (other,) = story.has(2)
+    assert story.tell(TaskFinished(1, other, 0.01)) == []
+    assert story.tell(TaskFinished(1, 999, 0.01)) == []
+    assert story.tell(TaskFinished(55, other, 0.01)) == []
+
+
+def test_a_failing_device_rests_longer_each_time_and_is_closed_in_the_end() -> None:
+    story = Story(SchedulerSettings(max_failures_in_row=3))
+    story.join(1, 2)
+    rests = []
+    for work_id in range(3):
+        story.tell(submitted(work_id))
+        (task_id,) = story.has(1)
+        story.tell(TaskFailed(1, task_id, "no"))
+        assert story.has(1) == ()
+        deadline_s = story.scheduler.next_deadline_s()
+        assert deadline_s is not None
+        rests.append(round(deadline_s - story.now_s, 6))
+        story.finish_all()
+        story.tell(DeadlinePassed(), after_s=10.0)
+    assert rests[0] < rests[1]
+    assert [c.device_id for c in story.of(CloseDevice)] == [1]
+    assert len(story.of(CompleteWork)) == 3
+
+
+def test_what_every_device_fails_at_the_host_does_and_if_it_fails_too_the_work_fails() -> None:
+    story = Story()
+    story.join(1, 2)
+    story.tell(submitted(7))
+    for _ in range(4):
+        for device_id in (1, 2):
+            for task_id in story.has(device_id):
+                story.tell(TaskFailed(device_id, task_id, "cannot"))
+    (first, *_) = story.of(RunOnHost)
+    commands = story.tell(HostFailed(first.task.task_id, "broken"))
+    assert FailWork(7, "broken") in commands
+    assert not story.scheduler.snapshot().works
+
+
+def test_what_no_device_can_do_fails_if_the_host_may_not_step_in() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False, max_attempts=99))
+    story.join(1, memory_bytes=10)
+    story.tell(submitted(7, *gemm(m=4, n=4, k=4096)))
+    assert [c.work_id for c in story.of(FailWork)] == [7]
+
+
+def test_a_task_refused_for_missing_blocks_is_sent_again_with_them() -> None:
+    story = Story()
+    story.join(1)
+    story.tell(submitted(7))
+    (first,) = story.of(SendTask)
+    commands = story.tell(TaskRefused(1, first.task.task_id, "missing", first.handles))
+    again = [c for c in commands if isinstance(c, SendTask)]
+    assert [fill.n_bytes for fill in again[0].fills] == [fill.n_bytes for fill in first.fills]
+    assert not set(again[0].handles) & set(first.handles)
+
+
+def test_a_device_that_goes_on_refusing_is_left_out() -> None:
+    story = Story()
+    story.join(1, 2)
+    story.tell(submitted(7))
+    for _ in range(10):
+        for task_id in story.has(1):
+            story.tell(TaskRefused(1, task_id, "memory"))
+    assert story.has(1) == ()
+    story.finish_all()
+    assert len(story.of(CompleteWork)) == 1
+
+
+def test_a_paused_device_gives_back_its_work_and_returns_when_resumed() -> None:
+    story = Story()
+    story.join(1, 2)
+    story.tell(submitted(7))
+    (held,) = story.has(1)
+    commands = story.tell(DevicePaused(1, "on battery"))
+    assert CancelTask(1, held) in commands
+    story.tell(TaskCancelled(1, held))
+    story.finish_all()
+    assert len(story.of(CompleteWork)) == 1
+    assert all(c.device_id == 2 for c in story.of(AcceptResult))
+    story.tell(DeviceResumed(1))
+    story.tell(submitted(8))
+    assert story.has(1)
+
+
+def test_an_operand_that_a_device_still_holds_is_not_sent_again() -> None:
+    story = Story()
+    story.join(1)
+    x, w, y = matrix(32, 16), matrix(16, 24), matrix(32, 24)
+    forward = Gemm(name="forward", a=x, b=w, out=y).forms()
+    story.tell(WorkSubmitted(1, forward))
+    story.finish_all()
+    assert sum(f.n_bytes for f in story.of(SendTask)[0].fills) == 4 * (32 * 16 + 16 * 24)
+    dy, dx = matrix(32, 24), matrix(32, 16)
+    backward = Gemm(name="input grad", a=dy, b=w, out=dx, b_transposed=True).forms()
+    story.tell(WorkSubmitted(2, backward))
+    assert sum(f.n_bytes for f in story.of(SendTask)[1].fills) == 4 * 32 * 24
+
+
+def test_a_released_matrix_is_dropped_once_no_task_uses_it() -> None:
+    story = Story()
+    story.join(1)
+    forms = gemm()
+    story.tell(WorkSubmitted(1, forms))
+    a = forms[0].inputs[0].matrix
+    assert story.tell(MatrixReleased(a.tensor_id, a.version)) == []
+    (task,) = story.has(1)
+    handle = story.of(SendTask)[0].handles[0]
+    assert DropBlocks(1, (handle,)) in story.tell(TaskFinished(1, task, 0.01))
+
+
+def test_blocks_make_room_for_others_within_the_memory_lent() -> None:
+    story = Story()
+    story.join(1, memory_bytes=4 * 64 * 64 * 4)
+    for work_id in range(5):
+        story.tell(submitted(work_id))
+        story.finish_all()
+    assert story.of(DropBlocks)
+    assert len(story.of(CompleteWork)) == 5
+
+
+def test_urgent_work_overtakes_what_is_still_queued() -> None:
+    story = Story(SchedulerSettings(strip_s=0.001, window_s=0.0))
+    story.join(1)
+    a, b, out = matrix(512, 64), matrix(64, 64), matrix(512, 64)
+    later = Gemm(name="weight grad", a=a, b=b, out=out, priority=1).forms()
+    story.tell(WorkSubmitted(1, later))
+    story.tell(submitted(2))
+    story.finish_all()
+    assert [c.work_id for c in story.of(SendTask)] == [1, 1, 2, 1]
+
+
+def test_work_that_comes_after_other_work_waits_for_all_of_it() -> None:
+    story = Story()
+    story.join(1)
+    story.tell(submitted(1))
+    story.tell(WorkSubmitted(2, gemm(), after=(1,)))
+    assert {c.work_id for c in story.of(SendTask)} == {1}
+    story.finish_all()
+    assert [c.work_id for c in story.of(CompleteWork)] == [1, 2]
+
+
+# Kept results: chains of work on one device -------------------------------------------------------
+
+
+def chain() -> tuple[Work, Work, Matrix]:
+    """Two works over the same rows; what the first makes stays on the devices."""
+    x, hidden, y = matrix(64, 8), matrix(64, 8), matrix(64, 8)
+
+    def work(name: str, source: Matrix, target: Matrix, fate: Fate) -> Work:
+        return Work(
+            name=name,
+            n_rows=64,
+            n_cols=1,
+            inputs=(Operand(matrix=source, rows=Along.ROWS, cols=Along.ALL),),
+            results=(
+                Result(matrix=target, rows=Along.ROWS, cols=Along.COLS, col_scale=8, fate=fate),
+            ),
+            program=Program(n_inputs=1, ops=(Op("relu", (Ref(0),)),), outputs=(1,)),
+            flops_per_cell=1e5,
+        )
+
+    first = work("first", x, hidden, Fate.KEPT)
+    return first, work("second", hidden, y, Fate.RETURNED), hidden
+
+
+def test_pinned_work_is_done_where_its_inputs_were_kept_and_sends_nothing() -> None:
+    story = Story()
+    story.join(1, 2)
+    first, second, _ = chain()
+    story.tell(WorkSubmitted(1, (first,)))
+    story.tell(WorkSubmitted(2, (second,), after=(1,), pinned=True))
+    story.finish_all()
+    where = {c.task.outputs[0].block.region: c.device_id for c in story.of(SendTask)}
+    for command in story.of(SendTask):
+        if command.work_id == 2:
+            assert command.fills == ()
+            assert command.device_id == where[command.task.inputs[0].view]
+    assert [c.work_id for c in story.of(CompleteWork)] == [1, 2]
+
+
+def test_a_kept_result_that_was_lost_is_made_again_elsewhere() -> None:
+    story = Story()
+    story.join(1, 2)
+    first, second, hidden = chain()
+    story.tell(WorkSubmitted(1, (first,)))
+    story.finish_all()
+    story.tell(DeviceLeft(2, "pulled"))
+    story.tell(WorkSubmitted(2, (second,), after=(1,), pinned=True))
+    story.finish_all()
+    assert [c.work_id for c in story.of(CompleteWork)] == [1, 2]
+    story.tell(MatrixReleased(hidden.tensor_id, hidden.version))
+    assert not story.scheduler.snapshot().works
+
+
+def test_a_chain_survives_losing_a_device_in_each_phase() -> None:
+    for n_done in range(6):
+        story = Story()
+        story.join(1, 2, 3)
+        first, second, hidden = chain()
+        story.tell(WorkSubmitted(1, (first,)))
+        story.tell(WorkSubmitted(2, (second,), after=(1,), pinned=True))
+        for _ in range(n_done):
+            sent = [(v.device_id, t) for v in story.scheduler.snapshot().devices for t in v.sent]
+            if sent:
+                story.tell(TaskFinished(*sent[-1], 0.01))
+        story.tell(DeviceLeft(3, "pulled"))
+        story.finish_all()
+        assert {c.work_id for c in story.of(CompleteWork)} == {1, 2}
+        story.tell(MatrixReleased(hidden.tensor_id, hidden.version))
+        assert not story.scheduler.snapshot().works
+
+
+def test_an_unknown_event_is_refused() -> None:
+    with pytest.raises(TypeError, match="unknown event"):
+        Scheduler().handle("hello", 0.0)  # type: ignore[arg-type]
+
+
+def test_a_device_id_is_never_used_twice() -> None:
+    story = Story()
+    story.join(1)
+    with pytest.raises(ValueError, match="never used twice"):
+        story.join(1)
