@@ -56,7 +56,7 @@ def attend(
     Args:
         state: What the model is offloaded with.
         qkv: Queries ``(batch, heads, q_len, head_dim)``, keys
-            ``(batch, kv_heads, kv_len, head_dim)``, values ``(batch, kv_heads, kv_len, value_dim)``;
+            ``(batch, kv_heads, kv_len, head_dim)`` and values like them with ``value_dim``;
             ``heads`` is a multiple of ``kv_heads``.
         mask: Which keys may be seen, ``(batch, kv_len)`` bool, or None for all.
         settings: The rest.

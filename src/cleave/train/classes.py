@@ -36,15 +36,36 @@ def is_layer(module: nn.Module) -> bool:
     return _LAYER in vars(type(module))
 
 
-@functools.cache
-def layer_class(plain: Any, out_in: bool) -> type[nn.Module]:
+_made: dict[tuple[type[nn.Module], str, bool], type[nn.Module]] = {}
+
+
+def layer_class(plain: type[nn.Module], out_in: bool) -> type[nn.Module]:
     """``plain``, whose GEMMs a fleet does.
 
     Args:
         plain: A linear layer.
         out_in: Whether its weight is stored as ``(outs, ins)``.
     """
-    plan = LinearPlan(out_in)
+    key = (plain, "layer", out_in)
+    if key not in _made:
+        _made[key] = _make_layer_class(plain, LinearPlan(out_in))
+    return _made[key]
+
+
+def scope_class(plain: type[nn.Module], intercepts: bool) -> type[nn.Module]:
+    """``plain``, whose forward is a pass: its weights get their gates first.
+
+    Args:
+        plain: A model, or one of its repeated layers.
+        intercepts: Whether `torch.nn.functional.scaled_dot_product_attention` in it goes out too.
+    """
+    key = (plain, "scope", intercepts)
+    if key not in _made:
+        _made[key] = _make_scope_class(plain, intercepts)
+    return _made[key]
+
+
+def _make_layer_class(plain: type[nn.Module], plan: LinearPlan) -> type[nn.Module]:
 
     @functools.wraps(plain.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -56,15 +77,7 @@ def layer_class(plain: Any, out_in: bool) -> type[nn.Module]:
     return _derived(plain, forward, {_LAYER: True})
 
 
-@functools.cache
-def scope_class(plain: Any, intercepts: bool) -> type[nn.Module]:
-    """``plain``, whose forward is a pass: its weights get their gates first.
-
-    Args:
-        plain: A model, or one of its repeated layers.
-        intercepts: Whether `torch.nn.functional.scaled_dot_product_attention` in it goes out too.
-    """
-
+def _make_scope_class(plain: type[nn.Module], intercepts: bool) -> type[nn.Module]:
     @functools.wraps(plain.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> object:
         state = state_of(self)

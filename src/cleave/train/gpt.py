@@ -68,7 +68,8 @@ class Layer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The tokens one layer on, ``(B, T, C)`` like ``x``."""
         x = x + self.dropout(self.attention(self.attention_norm(x)))
-        return x + self.dropout(self.wide(self.wide_norm(x)))
+        wide: torch.Tensor = self.dropout(self.wide(self.wide_norm(x)))
+        return x + wide
 
 
 class GPT(nn.Module):

@@ -58,8 +58,10 @@ class Held:
     @staticmethod
     def allocate(runtime: Runtime, n_rows: int, n_cols: int, dtype: DType) -> Held:
         """Room for a result."""
-        matrix = runtime.allocate(n_rows, n_cols, dtype)
-        return Held(runtime, matrix, runtime.tensor(matrix))
+        # Tensors made in inference mode may only be written in it: not by the fleet's threads.
+        with torch.inference_mode(False):
+            matrix = runtime.allocate(n_rows, n_cols, dtype)
+            return Held(runtime, matrix, runtime.tensor(matrix))
 
 
 class Flight:

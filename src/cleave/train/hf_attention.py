@@ -195,10 +195,8 @@ def _code(kwargs: dict[str, Any]) -> int | None:
 def _is_window(pattern: Any, causal: object) -> bool:
     """Whether a mask function is exactly "causal and not too far back"."""
     cells = getattr(pattern, "__closure__", None) or ()
-    parts: Any = cells[0].cell_contents if len(cells) == 1 else ()
-    return (
-        isinstance(parts, tuple)
-        and len(parts) == 2
-        and getattr(parts[0], "__qualname__", "").startswith("sliding_window_overlay.")
-        and parts[1] is causal
-    )
+    parts: object = cells[0].cell_contents if len(cells) == 1 else None
+    if not isinstance(parts, tuple) or len(parts) != 2:
+        return False
+    name: str = getattr(parts[0], "__qualname__", "")
+    return parts[1] is causal and name.startswith("sliding_window_overlay.")
