@@ -63,6 +63,7 @@ class Lending:
     def __init__(self, address: JoinAddress, backend: Backend | None, **options: Any) -> None:
         options.setdefault("memory_bytes", 1 << 20)
         config = AgentConfig(address=address, name="laptop", **options)
+        self.wall_now_s = 0.0
         self.sensors = FakeSensors()
         self.shown = Record()
         self.agent = Agent(
@@ -71,6 +72,7 @@ class Lending:
             sensors=self.sensors,
             display=self.shown,
             backoff=Backoff(lambda: 0.0, first_s=0.02, cap_s=0.1),
+            wall_s=lambda: self.wall_now_s,
         )
 
     async def ends(self) -> int:

@@ -35,6 +35,7 @@ class Device:
     def __init__(self, socket: web.WebSocketResponse, hello: Hello) -> None:
         self.socket = socket
         self.hello = hello
+        self.is_deaf = False
         self.inbox: asyncio.Queue[tuple[AgentMessage, memoryview] | None] = asyncio.Queue()
 
     async def send(self, message: Message, payload: Buffer = b"") -> None:
@@ -88,7 +89,7 @@ class StubServer:
     def __init__(self, reply: Message | bytes | None = None, *, heartbeat_s: float = 5.0) -> None:
         self.reply = reply or Welcome(device_id=1, server_version="0", heartbeat_s=heartbeat_s)
         self.port = 0
-        self.pings = 0
+        self.pings: asyncio.Queue[bytes] = asyncio.Queue()
         self._devices: asyncio.Queue[Device] = asyncio.Queue()
         self._sockets: list[web.WebSocketResponse] = []
         self._runner: web.AppRunner | None = None
@@ -127,8 +128,10 @@ class StubServer:
         await socket.send_bytes(self.reply if isinstance(self.reply, bytes) else encode(self.reply))
         self._devices.put_nowait(device)
         async for frame in socket:
+            if device.is_deaf:
+                continue
             if frame.type is WSMsgType.PING:
-                self.pings += 1
+                self.pings.put_nowait(frame.data)
                 await socket.pong(frame.data)
             elif frame.type is WSMsgType.BINARY:
                 device.inbox.put_nowait(decode_from_agent(frame.data))

@@ -6,6 +6,8 @@ import asyncio
 import platform
 import random
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import psutil
@@ -51,6 +53,7 @@ class Agent:
         sensors: Say when the owner comes first.
         display: Shows what goes on.
         backoff: How long to wait before dialling again.
+        wall_s: The wall clock, which goes on while the machine sleeps.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Agent:
         sensors: Sensors,
         display: Display,
         backoff: Backoff | None = None,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._config = config
         self._backend = backend
@@ -68,6 +72,7 @@ class Agent:
         self._sensors = sensors
         self._display = display
         self._backoff = backoff or Backoff(random.random)
+        self._wall_s = wall_s
         self._governor = Governor(config.resume_after_s)
         self._parent = None if config.parent_pid is None else Parent(config.parent_pid)
         self._paused: str | None = None
@@ -150,6 +155,7 @@ class Agent:
                     self._executor,
                     budget_bytes=self._config.memory_bytes,
                     heartbeat_s=welcome.heartbeat_s,
+                    wall_s=self._wall_s,
                 )
                 where = f"{self._config.address.authority} as device {welcome.device_id}"
                 self._display.state(f"serving {where}")

@@ -61,7 +61,6 @@ class Session:
 
     Attributes:
         tasks_done: How many results have been sent.
-        wall_s: The wall clock, which goes on while the machine sleeps.
 
     Args:
         link: To the server, which has said welcome.
@@ -69,6 +68,7 @@ class Session:
         executor: The thread that does so; without jobs of other sessions.
         budget_bytes: What the owner lends.
         heartbeat_s: How often both sides show that they live.
+        wall_s: The wall clock, which goes on while the machine sleeps.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Session:
         *,
         budget_bytes: int,
         heartbeat_s: float,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._link = link
         self._executor = executor
@@ -86,11 +87,11 @@ class Session:
         self._book = JobBook(self._store)
         self._heartbeat_s = heartbeat_s
         self._silence_s = SILENCE_HEARTBEATS * heartbeat_s
+        self._wall_s = wall_s
         self._paused = False
         self._outbox: asyncio.Queue[Message | Pong] = asyncio.Queue()
         self._results: asyncio.Queue[Outcome] = asyncio.Queue()
         self.tasks_done = 0
-        self.wall_s: Callable[[], float] = time.time
 
     @property
     def held_bytes(self) -> int:
@@ -174,10 +175,10 @@ class Session:
 
     async def _watch_the_clock(self) -> None:
         period_s = min(1.0, self._heartbeat_s)
-        last_s = self.wall_s()
+        last_s = self._wall_s()
         while True:
             await asyncio.sleep(period_s)
-            now_s = self.wall_s()
+            now_s = self._wall_s()
             if now_s - last_s > max(self._silence_s, 10.0):
                 raise LinkError(f"this machine stood still for {now_s - last_s:.0f} s")
             last_s = now_s
