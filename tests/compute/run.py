@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cleave.compute.backend import Array, Backend
+from cleave.compute.cases import Case
 from cleave.compute.elements import Elements, decode, encode, from_bytes, to_bytes
 from cleave.core.matrix import DType, Region
 from cleave.core.program import Op, Program, Ref
@@ -14,7 +15,7 @@ from cleave.core.program import Op, Program, Ref
 
 def put(backend: Backend, values: Elements, dtype: DType) -> Array:
     """A 2-D array of the backend with these values."""
-    array = backend.empty(*values.shape, dtype)
+    array = backend.empty(values.shape[0], values.shape[1], dtype)
     whole = Region(0, values.shape[0], 0, values.shape[1])
     backend.write(array, whole, to_bytes(encode(values, dtype)))
     return array
@@ -28,23 +29,43 @@ def get(backend: Backend, array: Array, dtype: DType) -> Elements:
 def call(
     backend: Backend,
     name: str,
-    tensors: Sequence[Elements | None],
+    tensors: Sequence[Elements | tuple[Elements, DType] | None],
     *settings: object,
-    shapes: Sequence[tuple[int, ...] | None] = (),
     dtype: DType = DType.F32,
-    n_results: int = 1,
+    results: Sequence[DType] = (),
 ) -> list[Elements]:
-    """One op on tensors, each of them given its shape back by a view; results in ``dtype``."""
-    given = [x for x in tensors if x is not None]
-    inputs = [put(backend, *_flat(x, dtype)) for x in given]
-    views = [Op("view", (Ref(i), x.shape)) for i, x in enumerate(given)]
+    """One op on tensors of any shape.
+
+    Args:
+        backend: Runs it.
+        name: The op's.
+        tensors: Its leading arguments; bool, or of ``dtype`` unless said otherwise.
+        settings: Its other arguments.
+        dtype: Of the tensors.
+        results: Of each result; one of ``dtype`` if empty.
+    """
+    given = [_typed(x, dtype) for x in tensors if x is not None]
+    inputs = [put(backend, x.reshape(1, -1), x_dtype) for x, x_dtype in given]
+    views = [Op("view", (Ref(i), x.shape)) for i, (x, _) in enumerate(given)]
     numbers = iter(range(len(given), 2 * len(given)))
     arguments = tuple(None if x is None else Ref(next(numbers)) for x in tensors)
-    op = Op(name, (*arguments, *settings), n_results=n_results)  # type: ignore[arg-type]
-    first = 2 * len(given)
-    program = Program(len(given), (*views, op), tuple(range(first, first + n_results)))
-    return [get(backend, result, dtype) for result in backend.run(program, inputs)]
+    results = results or (dtype,)
+    op = Op(name, (*arguments, *settings), n_results=len(results))  # type: ignore[arg-type]
+    outputs = tuple(range(2 * len(given), 2 * len(given) + len(results)))
+    made = backend.run(Program(len(given), (*views, op), outputs), inputs)
+    return [get(backend, x, x_dtype) for x, x_dtype in zip(made, results, strict=True)]
 
 
-def _flat(x: Elements, dtype: DType) -> tuple[Elements, DType]:
-    return x.reshape(1, -1), DType.BOOL if x.dtype == np.bool_ else dtype
+def _typed(x: Elements | tuple[Elements, DType], dtype: DType) -> tuple[Elements, DType]:
+    if isinstance(x, tuple):
+        return x
+    return x, DType.BOOL if x.dtype == np.bool_ else dtype
+
+
+def run_case(backend: Backend, case: Case) -> str | None:
+    """What is wrong with the backend's results of a case, None if nothing is."""
+    inputs = [put(backend, block.elements, block.dtype) for block in case.inputs]
+    results = backend.run(case.program, inputs)
+    return case.check(
+        [backend.read(x, dtype) for x, dtype in zip(results, case.output_dtypes, strict=True)]
+    )

@@ -1,5 +1,8 @@
 """Dropout masks."""
 
+from collections.abc import Sequence
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +26,9 @@ KNOWN = [
 
 @pytest.mark.parametrize("xp", [np, torch])
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
-def test_words_are_those_of_the_reference(xp, counter, key, expected):
+def test_words_are_those_of_the_reference(
+    xp: ModuleType, counter: Sequence[int], key: tuple[int, int], expected: tuple[int, ...]
+) -> None:
     words = philox([xp.asarray([word], dtype=xp.int64) for word in counter], key)
     assert tuple(int(word[0]) for word in words) == expected
 
@@ -33,7 +38,7 @@ def test_words_are_those_of_the_reference(xp, counter, key, expected):
     count=st.integers(0, 40),
     seed=st.integers(0, 2**64 - 1),
 )
-def test_numpy_and_torch_keep_the_same_elements(starts, count, seed):
+def test_numpy_and_torch_keep_the_same_elements(starts: list[int], count: int, seed: int) -> None:
     by_numpy = keep_mask(np, starts, count, seed=seed, dropout=0.3)
     by_torch = keep_mask(torch, starts, count, seed=seed, dropout=0.3)
     assert by_numpy.shape == (len(starts), count)
@@ -41,19 +46,19 @@ def test_numpy_and_torch_keep_the_same_elements(starts, count, seed):
 
 
 @given(start=st.integers(0, 2**40), count=st.integers(1, 50), seed=st.integers(0, 2**64 - 1))
-def test_an_element_is_kept_by_its_index_alone(start, count, seed):
+def test_an_element_is_kept_by_its_index_alone(start: int, count: int, seed: int) -> None:
     together = keep_mask(np, [start], count, seed=seed, dropout=0.5)[0]
     alone = keep_mask(np, range(start, start + count), 1, seed=seed, dropout=0.5)[:, 0]
     assert (together == alone).all()
 
 
-def test_a_block_has_the_mask_of_its_place():
+def test_a_block_has_the_mask_of_its_place() -> None:
     whole = keep_block(np, Region(0, 9, 0, 13), 13, seed=5, dropout=0.4)
     block = keep_block(np, Region(2, 7, 3, 10), 13, seed=5, dropout=0.4)
     assert (block == whole[2:7, 3:10]).all()
 
 
-def test_long_masks_are_made_in_chunks_without_a_seam():
+def test_long_masks_are_made_in_chunks_without_a_seam() -> None:
     whole = keep_mask(np, [3], 300_000, seed=1, dropout=0.25)[0]
     part = keep_mask(np, [3 + 131_000], 200, seed=1, dropout=0.25)[0]
     assert (whole[131_000:131_200] == part).all()
@@ -61,7 +66,7 @@ def test_long_masks_are_made_in_chunks_without_a_seam():
     assert abs(whole.mean() - 0.75) < 0.004
 
 
-def test_another_seed_is_another_mask():
+def test_another_seed_is_another_mask() -> None:
     masks = [keep_mask(np, [0], 1000, seed=s, dropout=0.5) for s in (0, 1, 1 << 32, 1 << 63)]
     for i, mask in enumerate(masks):
         for other in masks[:i]:
@@ -69,7 +74,7 @@ def test_another_seed_is_another_mask():
             assert 400 < (mask == other).sum() < 600
 
 
-def test_probabilities_of_nothing_and_all():
+def test_probabilities_of_nothing_and_all() -> None:
     assert keep_mask(np, [7], 500, seed=3, dropout=0.0).all()
     assert not keep_mask(np, [7], 500, seed=3, dropout=1.0).any()
     assert kept_factor(0.0) == 1
@@ -78,5 +83,5 @@ def test_probabilities_of_nothing_and_all():
         kept_factor(1.5)
 
 
-def test_no_rows_make_no_mask():
+def test_no_rows_make_no_mask() -> None:
     assert keep_mask(np, [], 5, seed=0, dropout=0.5).shape == (0, 5)

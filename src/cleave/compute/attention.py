@@ -232,7 +232,7 @@ class Attention:
         if self._settings.causal or self._settings.window:
             scores += self._position_bias(tile)
         if self._mask_bias is not None:
-            batch = [cell // self._heads for cell in range(tile.cells.start, tile.cells.stop)]
+            batch = [cell // self._heads for cell in _range(tile.cells)]
             scores += self._mask_bias[batch][:, None, None, tile.keys]
         return scores
 
@@ -249,24 +249,25 @@ class Attention:
         return bias
 
     def _kept(self, tile: _Tile) -> Array:
-        """The dropout mask of the tile's weights; an index counts all keys of a query."""
+        """The dropout mask of the tile's weights, ``(cells, group, queries, keys)``."""
         settings, (_, group, q_len, _) = self._settings, self._q.shape
         first = settings.batch0 * settings.n_heads + settings.head0
-        heads = [
-            first + cell // self._heads * settings.n_heads + cell % self._heads * group + member
-            for cell in range(tile.cells.start, tile.cells.stop)
+        starts = [
+            ((first + batch * settings.n_heads + head * group + member) * q_len + query)
+            * self._kv_len
+            + tile.keys.start
+            for batch, head in (divmod(cell, self._heads) for cell in _range(tile.cells))
             for member in range(group)
+            for query in _range(tile.queries)
         ]
-        starts = [(head * q_len + tile.queries.start) * self._kv_len for head in heads]
-        n_queries = tile.queries.stop - tile.queries.start
         kept = keep_mask(
-            self._xp,
-            starts,
-            n_queries * self._kv_len,
-            seed=settings.seed,
-            dropout=settings.dropout,
+            self._xp, starts, len(_range(tile.keys)), seed=settings.seed, dropout=settings.dropout
         )
-        return kept.reshape(-1, group, n_queries, self._kv_len)[..., tile.keys]
+        return kept.reshape(-1, group, len(_range(tile.queries)), len(_range(tile.keys)))
+
+
+def _range(part: slice) -> range:
+    return range(part.start, part.stop)
 
 
 def _rows(x: Array) -> Array:

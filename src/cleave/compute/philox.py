@@ -68,14 +68,14 @@ def keep_mask(xp: Any, starts: Sequence[int], count: int, *, seed: int, dropout:
         _decide(xp, blocks[i : i + _CHUNK], seed, threshold)
         for i in range(0, len(starts) * n_blocks, _CHUNK)
     ]
-    if not chunks:
-        return xp.zeros((0, count)) > 0
-    kept = xp.concatenate(chunks).reshape(len(starts), n_blocks * _PER_BLOCK)
-    phases = [start % _PER_BLOCK for start in starts]
-    if len(set(phases)) == 1:
-        return kept[:, phases[0] : phases[0] + count]
-    columns = xp.asarray(phases)[:, None] + xp.arange(count)
-    return kept[xp.arange(len(starts))[:, None], columns]
+    kept = xp.zeros((len(starts), count)) > 0
+    if kept.shape[0] == 0:
+        return kept
+    drawn = xp.concatenate(chunks).reshape(len(starts), n_blocks * _PER_BLOCK)
+    for phase in {start % _PER_BLOCK for start in starts}:
+        rows = [row for row, start in enumerate(starts) if start % _PER_BLOCK == phase]
+        kept[rows] = drawn[rows, phase : phase + count]
+    return kept
 
 
 def keep_block(xp: Any, block: Region, n_cols: int, *, seed: int, dropout: float) -> Array:
