@@ -48,6 +48,11 @@ class Device:
             part = np.ascontiguousarray(array[piece.row0 : piece.row1, piece.col0 : piece.col1])
             await self.send(message, part.data.cast("B"))
 
+    async def fill_columns(self, handle: int, row: np.ndarray, col0: int, col1: int) -> None:
+        """Send a part of a block of one row."""
+        part = row[:, col0:col1].tobytes()
+        await self.send(Piece(handle, 0, 1, col0, col1), part)
+
     async def next(self) -> tuple[AgentMessage, memoryview]:
         """What the agent says next; fails if it has gone."""
         received = await asyncio.wait_for(self.inbox.get(), BOUND_S)

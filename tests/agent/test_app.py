@@ -10,6 +10,7 @@ from tests.agent.lending import Lending, lending
 from tests.agent.stub_server import Device, StubServer, serving
 from tests.agent.tasks import block, gemm
 
+from cleave.agent import app
 from cleave.agent.app import LEFT, LOST, REJECTED
 from cleave.agent.limits import Readings
 from cleave.wire.codec import encode
@@ -19,6 +20,11 @@ from cleave.wire.messages import Goodbye, Paused, Refused, Rejected, Resumed, We
 A, B = block(1, 4, 3), block(2, 3, 5)
 LEFT_BLOCK = np.ones((4, 3), np.float32)
 RIGHT_BLOCK = np.ones((3, 5), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "PAUSE_POLL_S", 0.05)
 
 
 async def works(device: Device) -> None:
@@ -189,11 +195,3 @@ async def test_an_absurd_heartbeat_is_refused(heartbeat_s: float) -> None:
         lent = Lending(server.address, None, retry=False)
         assert await lent.ends() == LOST
         assert "heartbeat" in lent.shown.states[-1]
-
-
-async def test_limited_traffic_still_comes_whole() -> None:
-    async with (
-        serving(StubServer()) as server,
-        lending(server.address, limit_down_bytes_per_s=2e4, limit_up_bytes_per_s=2e4),
-    ):
-        await works(await server.device())

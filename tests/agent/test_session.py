@@ -10,7 +10,6 @@ from tests.agent.lending import Lending, lending
 from tests.agent.stub_server import Device, StubServer, serving
 from tests.agent.tasks import UNKNOWN, added, block, gemm, kept, rows
 
-from cleave.core.matrix import Region
 from cleave.wire.messages import (
     Cancel,
     Cancelled,
@@ -181,8 +180,7 @@ async def test_large_rows_and_results_travel_in_pieces_of_a_megabyte(server: Stu
         await device.send(task)
         await device.fill(1, ones, 0, 1)
         for col0 in range(0, 300_000, 150_000):
-            piece = wide[:, col0 : col0 + 150_000]
-            await device.send(Piece(2, 0, 1, col0, col0 + 150_000), piece.tobytes())
+            await device.fill_columns(2, wide, col0, col0 + 150_000)
         first, payload = await device.next()
         assert first == ResultPiece(1, 0, 0, 1, 0, 1 << 18)
         assert len(payload) == 1 << 20
@@ -209,8 +207,3 @@ async def test_a_broken_rule_ends_the_connection_and_a_fresh_one_follows(
 async def test_it_says_goodbye_when_it_is_stopped(lent: Lending, device: Device) -> None:
     lent.agent.stop("stopped by its owner")
     assert await device.hear(Goodbye) == Goodbye("stopped by its owner")
-
-
-def test_views_are_regions_of_their_block() -> None:
-    view = rows(A, 1, 3, resident_rows=3)
-    assert Region(view.row0, view.row1, view.col0, view.col1) == Region(1, 3, 0, 3)
