@@ -13,8 +13,10 @@ from cleave.errors import ConfigError
 
 def demo(
     *,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 40,
-    agents: Annotated[int, typer.Option(min=1, max=16, help="Local agents to start.")] = 4,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps.")] = 40,
+    agents: Annotated[
+        int, typer.Option(min=1, max=16, metavar="N", help="Local agents to start.")
+    ] = 4,
     churn: Annotated[
         bool, typer.Option(help="Kill an agent half-way and let another join.")
     ] = True,
@@ -26,8 +28,9 @@ def demo(
 ) -> None:
     """Train a small GPT on this machine: a server and four unequal agents.
 
-    Learns English from the documentation that ships with Python. Half-way one agent is killed
-    and a new one joins; at the end the same run is done alone and its loss shown beside.
+    It learns English from the documentation that ships with Python. Half-way
+    one agent is killed and a new one joins; at the end the same run is done
+    without agents and its loss shown beside.
     """
     for module in ("torch", "safetensors"):
         if find_spec(module) is None:

@@ -31,7 +31,10 @@ class ProcessorName(str, Enum):
 
 def join(
     url: Annotated[
-        str, typer.Argument(help="The address that the server printed.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="URL", help="The address that the server printed.", show_default=False
+        ),
     ],
     *,
     name: Annotated[
@@ -41,6 +44,7 @@ def join(
     memory: Annotated[
         str | None,
         typer.Option(
+            metavar="SIZE",
             help="The most that tasks may occupy, like 2GB.",
             show_default="a quarter, at most half of what is free",
             rich_help_panel="What it lends",
@@ -49,12 +53,16 @@ def join(
     threads: Annotated[
         int | None,
         typer.Option(
-            help="Processor threads.", show_default="all", rich_help_panel="What it lends"
+            metavar="N",
+            help="Processor threads.",
+            show_default="all",
+            rich_help_panel="What it lends",
         ),
     ] = None,
     limit_down: Annotated[
         str | None,
         typer.Option(
+            metavar="RATE",
             help="The most it receives, like 20Mbit/s.",
             show_default="no limit",
             rich_help_panel="What it lends",
@@ -63,6 +71,7 @@ def join(
     limit_up: Annotated[
         str | None,
         typer.Option(
+            metavar="RATE",
             help="The most it sends, like 5Mbit/s.",
             show_default="no limit",
             rich_help_panel="What it lends",
@@ -113,8 +122,8 @@ def join(
 ) -> None:
     """Lend this machine's processor to the server at URL.
 
-    Dials out and opens no port; dials again by itself after a lost connection. Runs at the
-    lowest priority and pauses on battery. Ctrl-C leaves.
+    It dials out, opens no port, and dials again after a lost connection. It runs
+    at the lowest priority and pauses on battery. Ctrl-C leaves.
     """
     from cleave.agent.app import run_agent
     from cleave.agent.config import AgentConfig, default_memory_bytes

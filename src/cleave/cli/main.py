@@ -18,6 +18,7 @@ from cleave.errors import CleaveError
 app = typer.Typer(
     name="cleave",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -35,7 +36,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="Try it: [bold]cleave demo[/bold] trains a small GPT on this machine.")
+@app.callback(epilog="To see it work: [bold]cleave demo[/bold]")
 def _options(
     version: Annotated[
         bool,
@@ -46,8 +47,8 @@ def _options(
 ) -> None:
     """Train transformers on the computers people already own.
 
-    One machine runs your PyTorch script and keeps the weights; the others lend their
-    processors with [bold]cleave join[/bold] and do the matrix products and the attention.
+    One machine runs your PyTorch script and keeps the weights; the others lend
+    their processors and do the matrix products and the attention.
     """
 
 

@@ -18,31 +18,40 @@ if TYPE_CHECKING:
 
 
 def run(
-    script: Annotated[Path, typer.Argument(help="A Python script.", show_default=False)],
+    script: Annotated[
+        Path, typer.Argument(metavar="SCRIPT", help="A Python script.", show_default=False)
+    ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="Passed on to the script.", show_default=False),
+        typer.Argument(metavar="ARG", help="Passed on to the script.", show_default=False),
     ] = None,
     *,
     devices: Annotated[
-        int, typer.Option("--devices", "-n", min=0, help="Start the script when so many are in.")
+        int,
+        typer.Option(
+            "--devices", "-n", min=0, metavar="N", help="Start the script when so many are in."
+        ),
     ] = 1,
     timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds to wait for them.", show_default="for ever"),
+        typer.Option(metavar="SECONDS", help="How long to wait for them.", show_default="for ever"),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 7077,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="PORT", help="TCP port; 0 takes a free one.")
+    ] = 7077,
     token: Annotated[
         str | None, typer.Option(help="What devices must know.", show_default="a new one")
     ] = None,
 ) -> None:
     """Run a training SCRIPT with a fleet of devices.
 
-    Prints the command that other machines run to join, waits for them, then runs the script.
-    In the script: [bold]cleave.offload(model, cleave.current_fleet())[/bold].
+    It prints what to run on other machines, waits for them, then runs the script,
+    in which [bold]cleave.current_fleet()[/bold] is the fleet:
 
-    Options come before the script; all that follows it is the script's own.
+        cleave.offload(model, cleave.current_fleet())
+
+    Options come before the script; what follows it is the script's own.
     """
     if not script.is_file():
         raise ConfigError(f"no script {str(script)!r}: give the path of a Python file")

@@ -25,7 +25,7 @@ def device_table(devices: Sequence[DeviceStatus]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for device in devices:
         table.add_row(
-            device.name,
+            Text(device.name),
             _state(device),
             f"{device.share:.0%}",
             str(device.tasks),
