@@ -7,6 +7,7 @@ there is no Cleave; a deep copy is offloaded like its original.
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
 from collections.abc import Iterator
 from typing import Any, cast
@@ -102,6 +103,8 @@ def _derived(plain: type[nn.Module], forward: Any, extra: dict[str, object]) -> 
 
     def reduced(self: nn.Module, protocol: Any) -> Any:
         make, args, *rest = cast("tuple[Any, ...]", plain.__reduce_ex__(self, protocol))
+        if make.__name__ == "__newobj__":  # refuses any class but the object's own
+            return (copyreg._reconstructor, (plain, object, None), *rest)  # type: ignore[attr-defined]
         return (make, tuple(plain if arg is type(self) else arg for arg in args), *rest)
 
     def deep_copy(self: nn.Module, memo: dict[int, object]) -> nn.Module:

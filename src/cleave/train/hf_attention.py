@@ -14,7 +14,6 @@ HF's own it has no entry per query, and unlike an argument of the layer it canno
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +28,6 @@ NAME = "sdpa"
 ALL_LATER = 2**31 - 1
 ALL_QUERIES = -1
 
-_models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _below: dict[str, Callable[..., Any]] = {}
 
 
@@ -44,15 +42,13 @@ def install(model: nn.Module) -> bool:
         _below.update(attention=attention[NAME], mask=masks[NAME])
         type(attention).register(NAME, _attention)
         type(masks).register(NAME, _mask)
-    _models.add(model)
     return all(part._can_set_attn_implementation() for part in parts)
 
 
-def uninstall(model: nn.Module) -> None:
-    """Put the tables back if no other model is offloaded."""
-    _models.discard(model)
+def uninstall() -> None:
+    """Put the tables back as they were."""
     tables = _tables()
-    if not _models and _below and tables is not None:
+    if _below and tables is not None:
         attention, masks = tables
         type(attention).register(NAME, _below["attention"])
         type(masks).register(NAME, _below["mask"])

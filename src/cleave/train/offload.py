@@ -17,7 +17,7 @@ from cleave.train import hf_attention, versions
 from cleave.train.classes import is_layer, layer_class, plain_class, scope_class
 from cleave.train.held import wire_dtype
 from cleave.train.linear import FLOATS
-from cleave.train.registry import State, attach, detach, state_for, state_of
+from cleave.train.registry import State, attach, detach, is_anything_attached, state_for, state_of
 from cleave.train.runtime import Runtime
 
 log = logging.getLogger("cleave.train")
@@ -73,7 +73,8 @@ def restore(model: Model) -> Model:
             detach(module)
             module.__class__ = plain_class(module)
     versions.invalidate(model.parameters())
-    hf_attention.uninstall(model)
+    if not is_anything_attached():
+        hf_attention.uninstall()
     return model
 
 

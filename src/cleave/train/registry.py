@@ -74,6 +74,11 @@ def state_around(module: nn.Module) -> State | None:
     return None
 
 
+def is_anything_attached() -> bool:
+    """Whether any module is offloaded."""
+    return len(_states) > 0
+
+
 def attach(module: nn.Module, state: State) -> None:
     """From now on ``module`` is offloaded with ``state``."""
     _states[module] = state

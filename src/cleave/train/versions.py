@@ -99,8 +99,8 @@ class Weights:
             return True
         record.checked_turn = self._turn
         chunk = record.next_chunk
-        record.next_chunk = (chunk + 1) % N_CHUNKS
-        return bool(_chunk_sum(weight, chunk) == record.sums[chunk])
+        record.next_chunk = (chunk + 1) % len(record.sums)
+        return bool(_chunk_sum(weight, chunk, len(record.sums)) == record.sums[chunk])
 
 
 _known: weakref.WeakSet[Weights] = weakref.WeakSet()
@@ -141,16 +141,17 @@ def _bits(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _sums(weight: torch.Tensor) -> torch.Tensor:
-    """The sum of each of 64 chunks; any change of a single element changes one of them."""
+    """The sum of each of 64 chunks (fewer if it is tiny); a change of one element changes one."""
     bits = _bits(weight)
-    size = bits.numel() // N_CHUNKS
-    sums = bits[: size * N_CHUNKS].view(N_CHUNKS, size).sum(1, dtype=torch.int64)
-    sums[-1] += bits[size * N_CHUNKS :].sum(dtype=torch.int64)
+    n_chunks = max(1, min(N_CHUNKS, bits.numel()))
+    size = bits.numel() // n_chunks
+    sums = bits[: size * n_chunks].view(n_chunks, size).sum(1, dtype=torch.int64)
+    sums[-1] += bits[size * n_chunks :].sum(dtype=torch.int64)
     return sums.cpu()
 
 
-def _chunk_sum(weight: torch.Tensor, chunk: int) -> torch.Tensor:
+def _chunk_sum(weight: torch.Tensor, chunk: int, n_chunks: int) -> torch.Tensor:
     bits = _bits(weight)
-    size = bits.numel() // N_CHUNKS
-    end = bits.numel() if chunk == N_CHUNKS - 1 else size * (chunk + 1)
+    size = bits.numel() // n_chunks
+    end = bits.numel() if chunk == n_chunks - 1 else size * (chunk + 1)
     return bits[size * chunk : end].sum(dtype=torch.int64).cpu()
