@@ -19,6 +19,8 @@ class DeviceView:
         reason: Why it is paused, else empty.
         queued: Task ids in its queue.
         sent: Task ids it has, cancelled ones included.
+        open_tasks: Tasks it has whose results are wanted.
+        open_flops: Operations of those.
         held_bytes: Bytes of the blocks it holds.
         used_bytes: Those and what its tasks in flight need.
         memory_bytes: What its owner lends.
@@ -36,6 +38,8 @@ class DeviceView:
     reason: str
     queued: tuple[int, ...]
     sent: tuple[int, ...]
+    open_tasks: int
+    open_flops: float
     held_bytes: int
     used_bytes: int
     memory_bytes: int
@@ -107,6 +111,7 @@ def take_snapshot(book: Book) -> Snapshot:
 
 
 def _device_view(device: DeviceState, now_s: float) -> DeviceView:
+    wanted = [sent for sent in device.sent.values() if not sent.is_cancelled]
     return DeviceView(
         device_id=device.device_id,
         name=device.planned.name,
@@ -114,6 +119,8 @@ def _device_view(device: DeviceState, now_s: float) -> DeviceView:
         reason=device.paused or "",
         queued=tuple(strip.task_id for strip in device.queue),
         sent=tuple(device.sent),
+        open_tasks=len(wanted),
+        open_flops=sum(sent.prediction.flops for sent in wanted),
         held_bytes=device.ledger.held_bytes,
         used_bytes=device.ledger.used_bytes,
         memory_bytes=device.ledger.budget_bytes,

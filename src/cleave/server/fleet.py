@@ -175,11 +175,14 @@ class Fleet:
     def stats(self) -> FleetStats:
         """Totals since the fleet was opened."""
         devices = self.devices
+        gone = [device for device in devices if device.state == "gone"]
         host = self._server.driver.host_tally
         return FleetStats(
             device_flops=sum(device.flops for device in devices),
             host_flops=host.flops,
             wasted_flops=sum(device.wasted_flops for device in devices),
+            redone_tasks=sum(device.open_tasks for device in gone),
+            redone_flops=sum(device.open_flops for device in gone),
             device_tasks=sum(device.tasks for device in devices),
             host_tasks=host.tasks,
             bytes_down=sum(device.bytes_down for device in devices),

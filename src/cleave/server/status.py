@@ -28,6 +28,8 @@ class DeviceStatus:
         gflops_per_s: Those it did per second of computing, in 10^9.
         tasks: Tasks it finished.
         failures: Tasks that failed on it.
+        open_tasks: Tasks it has now; of a device that is gone: that others had to do again.
+        open_flops: Operations of those.
         memory_bytes: What its owner lends.
         held_bytes: Blocks that it holds.
     """
@@ -44,6 +46,8 @@ class DeviceStatus:
     gflops_per_s: float = 0.0
     tasks: int = 0
     failures: int = 0
+    open_tasks: int = 0
+    open_flops: float = 0.0
     memory_bytes: int = 0
     held_bytes: int = 0
 
@@ -56,6 +60,8 @@ class FleetStats:
         device_flops: Operations of accepted results of devices.
         host_flops: Operations of work that the host did because no device could.
         wasted_flops: Operations of device results that came too late or were cancelled.
+        redone_tasks: Tasks that devices had when they went, done again by others.
+        redone_flops: Operations of those, part of which had been done.
         device_tasks: Tasks that devices finished.
         host_tasks: Tasks that the host did in place of devices.
         bytes_down: Server to devices.
@@ -68,6 +74,8 @@ class FleetStats:
     device_flops: float
     host_flops: float
     wasted_flops: float
+    redone_tasks: int
+    redone_flops: float
     device_tasks: int
     host_tasks: int
     bytes_down: int
@@ -113,6 +121,8 @@ def device_status(
         gflops_per_s=rate / 1e9,
         tasks=view.tasks,
         failures=view.failures,
+        open_tasks=view.open_tasks,
+        open_flops=view.open_flops,
         memory_bytes=view.memory_bytes,
         held_bytes=view.held_bytes,
     )
