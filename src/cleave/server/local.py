@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from cleave.errors import ConfigError, NoDevicesError
 from cleave.server.fleet import Fleet
@@ -114,13 +113,8 @@ class LocalFleet(Fleet):
         for agent in self.agents:
             agent.stop()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    def __enter__(self) -> LocalFleet:
+        return self
 
 
 def local_fleet(
