@@ -40,6 +40,9 @@ class Record:
         self.states.append(text)
         self._changed.set()
 
+    def failure(self, text: str) -> None:
+        self.state(text)
+
     def work(self, work: Work) -> None:
         self.last_work = work
 

@@ -14,7 +14,7 @@ import psutil
 
 from cleave import __version__
 from cleave.agent.config import AgentConfig
-from cleave.agent.display import Display, LineDisplay, Work
+from cleave.agent.display import Display, LineDisplay, QuietDisplay, Work
 from cleave.agent.executor import Executor
 from cleave.agent.limits import PAUSE_POLL_S, Governor, MachineSensors, Sensors, pause_reason
 from cleave.agent.link import Link, LinkError, dial
@@ -126,15 +126,15 @@ class Agent:
             except (RejectedError, VersionError) as error:
                 reason = str(error)
                 if isinstance(error, VersionError) or not error.retry:
-                    self._display.state(f"the server will not have this device: {reason}")
+                    self._display.failure(f"the server will not have this device: {reason}")
                     return REJECTED
             except (LinkError, ProtocolError) as error:
                 reason = str(error)
             if not self._config.retry:
-                self._display.state(reason)
+                self._display.failure(reason)
                 return LOST
             delay_s = self._backoff.next_s()
-            self._display.state(f"{reason}; trying again in {delay_s:.0f} s")
+            self._display.state(f"{reason}; trying again in {delay_s:.1f} s")
             await asyncio.sleep(delay_s)
 
     async def _visit(self) -> None:
@@ -251,7 +251,8 @@ def run_agent(config: AgentConfig) -> int:
     if config.lowest_priority:
         take_lowest_priority()
     backend = load_backend(config.backend, config.device, config.threads)
-    display = LineDisplay(sys.stderr)
+    is_alone = config.parent_pid is None
+    display: Display = LineDisplay(sys.stderr) if is_alone else QuietDisplay(sys.stderr)
     display.state(
         f"joining {config.address.authority} with {backend.name}, "
         f"lending {format_bytes(config.memory_bytes)}"

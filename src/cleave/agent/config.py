@@ -35,7 +35,8 @@ class AgentConfig:
         pause_file: While this file exists the agent is paused.
         resume_after_s: How long all must be well again before it goes on.
         retry: Whether to connect again and again; if not, the first failure ends the agent.
-        parent_pid: The agent ends when this process, which started it, is gone.
+        parent_pid: The agent ends when this process, which started it, is gone; and it shows
+            nothing but why it failed.
         lowest_priority: Whether all other programs of the machine come first.
         ca_file: Certificates to trust besides the system's, for a server with its own.
 

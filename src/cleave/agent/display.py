@@ -34,6 +34,10 @@ class Display(Protocol):
         """What the agent does now has changed."""
         ...
 
+    def failure(self, text: str) -> None:
+        """Why the agent ends, and what to do."""
+        ...
+
     def work(self, work: Work) -> None:
         """How far it is; called every second."""
         ...
@@ -55,6 +59,10 @@ class LineDisplay:
         start = "\r\x1b[K" if self._is_terminal else ""
         self._write(f"{start}{time.strftime('%H:%M:%S')}  {text}\n")
 
+    def failure(self, text: str) -> None:
+        """Write it."""
+        self.state(text)
+
     def work(self, work: Work) -> None:
         """Rewrite the last line of a terminal."""
         if not self._is_terminal:
@@ -69,3 +77,21 @@ class LineDisplay:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+class QuietDisplay:
+    """For an agent that a program started: it speaks only if it fails."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def state(self, text: str) -> None:
+        """Nothing."""
+
+    def failure(self, text: str) -> None:
+        """Write it."""
+        self._stream.write(f"agent: {text}\n")
+        self._stream.flush()
+
+    def work(self, work: Work) -> None:
+        """Nothing."""

@@ -16,8 +16,8 @@ from cleave.errors import CleaveError
 from cleave.server.app import App, AppSettings
 from cleave.server.connection import Connection
 from cleave.server.driver import Driver
-from cleave.server.network import keep_large_buffers
 from cleave.server.operands import OperandStore
+from cleave.wire.buffers import keep_large_buffers
 
 log = logging.getLogger(__name__)
 
