@@ -1,6 +1,7 @@
 """Attention and its gradient against torch's own, and against itself cut otherwise."""
 
 import math
+import tracemalloc
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from cleave.compute import numpy_ops, torch_attention
 from cleave.compute.backend import Backend
 from cleave.compute.elements import Elements, decode, encode
 from cleave.core.matrix import DType
+from cleave.core.operations import AttentionShape
 from cleave.errors import ProgramError
 
 # Error allowed, relative to the largest element: a few roundings of the type.
@@ -255,6 +257,41 @@ def test_the_size_of_tiles_does_not_matter(
     monkeypatch.setattr(torch_attention, "_MAX_SCORES_CPU", max_scores)
     for part, all_at_once in zip(ours(backend, shape), whole, strict=True):
         np.testing.assert_allclose(part, all_at_once, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1, 700, 700), (4, 3, 2, 100, 130), (1, 1, 1, 64, 3000), (1, 2, 4, 300, 300)]
+)
+def test_memory_stays_within_what_is_declared(
+    sizes: tuple[int, int, int, int, int], dtype: DType
+) -> None:
+    batch, heads, group, q_len, kv_len = sizes
+    shape = AttentionShape(
+        batch=batch,
+        kv_heads=heads,
+        group=group,
+        q_len=q_len,
+        kv_len=kv_len,
+        head_dim=16,
+        value_dim=16,
+        causal=True,
+        scale=0.4,
+        dropout=0.1,
+    )
+    queries, keys = (batch, heads * group, q_len), (batch, heads, kv_len)
+    q, k, v, d_out, out = (
+        encode(np.ones((*size, 16)), dtype) for size in (queries, keys, keys, queries, queries)
+    )
+    settings = (True, 0.4, 0, 0.1, 1, 0, 0, heads * group)
+    lse = np.zeros(queries, dtype=np.float32)
+    tracemalloc.start()
+    numpy_ops.FUNCTIONS["attention"](q, k, v, None, *settings)
+    numpy_ops.FUNCTIONS["attention_backward"](d_out, q, k, v, out, lse, None, *settings)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # A chunk of the mask generator's 64-bit numbers comes on top, however small the task.
+    assert peak_bytes <= shape.workspace_bytes * batch * heads + (3 << 20)
 
 
 @pytest.mark.parametrize("place", range(4))

@@ -178,16 +178,17 @@ class Attention:
             weights -= lse[at]
             xp.exp(weights, out=weights)
             d_part = _rows(d_out[at]) * self._kept_factor
-            d_weights = xp.matmul(d_part, self._v[of].swapaxes(-1, -2)).reshape(weights.shape)
-            kept_weights = weights
-            if self._settings.dropout:
-                kept = self._kept(tile)
-                d_weights *= kept
-                kept_weights = weights * kept
+            kept = self._kept(tile) if self._settings.dropout else None
+            kept_weights = weights if kept is None else weights * kept
             dv[of] += xp.matmul(_rows(kept_weights).swapaxes(-1, -2), d_part)
+            del kept_weights
+            d_weights = xp.matmul(d_part, self._v[of].swapaxes(-1, -2)).reshape(weights.shape)
+            if kept is not None:
+                d_weights *= kept
             d_weights -= (d_out[at] * out[at]).sum(-1, keepdims=True)
             d_weights *= weights
-            d_scores = _rows(d_weights) * self._settings.scale
+            d_weights *= self._settings.scale
+            d_scores = _rows(d_weights)
             dq[at] = xp.matmul(d_scores, self._k[of]).reshape(dq[at].shape)
             dk[of] += xp.matmul(d_scores.swapaxes(-1, -2), _rows(self._q[at]))
         keys = (self._batch, self._heads, self._kv_len)
@@ -239,13 +240,13 @@ class Attention:
     def _position_bias(self, tile: _Tile) -> Array:
         """0 where a query may see a key by its position, else -inf: ``(queries, keys)``."""
         xp, offset = self._xp, self._kv_len - self._q.shape[2]
-        own = xp.arange(offset + tile.queries.start, offset + tile.queries.stop)
-        keys_back = own[:, None] - xp.arange(tile.keys.start, tile.keys.stop)
-        bias = xp.zeros(tuple(keys_back.shape), dtype=self._q.dtype)
+        own = xp.arange(offset + tile.queries.start, offset + tile.queries.stop)[:, None]
+        key = xp.arange(tile.keys.start, tile.keys.stop)
+        bias = xp.zeros((own.shape[0], key.shape[0]), dtype=self._q.dtype)
         if self._settings.causal:
-            bias[keys_back < 0] = -math.inf
+            bias[key > own] = -math.inf
         if self._settings.window:
-            bias[keys_back >= self._settings.window] = -math.inf
+            bias[key <= own - self._settings.window] = -math.inf
         return bias
 
     def _kept(self, tile: _Tile) -> Array:

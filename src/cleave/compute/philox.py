@@ -68,11 +68,15 @@ def keep_mask(xp: Any, starts: Sequence[int], count: int, *, seed: int, dropout:
         _decide(xp, blocks[i : i + _CHUNK], seed, threshold)
         for i in range(0, len(starts) * n_blocks, _CHUNK)
     ]
-    kept = xp.zeros((len(starts), count)) > 0
-    if kept.shape[0] == 0:
-        return kept
+    if not chunks:
+        return xp.zeros((0, count)) > 0
     drawn = xp.concatenate(chunks).reshape(len(starts), n_blocks * _PER_BLOCK)
-    for phase in {start % _PER_BLOCK for start in starts}:
+    phases = {start % _PER_BLOCK for start in starts}
+    if len(phases) == 1:
+        phase = phases.pop()
+        return drawn[:, phase : phase + count]
+    kept = xp.empty_like(drawn[:, :count])
+    for phase in phases:
         rows = [row for row, start in enumerate(starts) if start % _PER_BLOCK == phase]
         kept[rows] = drawn[rows, phase : phase + count]
     return kept
@@ -111,5 +115,7 @@ def _decide(xp: Any, blocks: Array, seed: int, threshold: int) -> Array:
     zeros = xp.zeros_like(blocks)
     counter = (blocks & _LOW, (blocks >> 32) & _LOW, zeros, zeros)
     words = philox(counter, (seed & _LOW, (seed >> 32) & _LOW))
-    halves = [half >= threshold for word in words for half in (word & 0xFFFF, word >> 16)]
-    return xp.stack(halves, -1).reshape(-1)
+    kept = [
+        half for word in words for half in ((word & 0xFFFF) >= threshold, word >= threshold << 16)
+    ]
+    return xp.stack(kept, -1).reshape(-1)

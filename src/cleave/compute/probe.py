@@ -1,6 +1,6 @@
 """Tasks that measure a joining device: its rate per element type, and its link.
 
-One block does for all of them. Sending it measures the downlink, a copy of it back the uplink; chained
+One block does for all. Sending it measures the downlink, a copy of it back the uplink; chained
 products of it with itself measure the arithmetic without further bytes.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def attention(
     if _is_fused(operands, settings) and _is_finite(operands):
         out, lse = _fused_forward(operands, mask, settings)
     else:
-        with q.device:
+        with arrays_on(q.device):
             out, lse = _portable(operands, mask, settings).forward()
     return out.to(q.dtype), lse
 
@@ -50,10 +51,15 @@ def attention_backward(
     if _is_fused(operands, settings):
         grads = _fused_backward(operands, (d_out, out, lse), mask, settings)
     else:
-        with q.device:
+        with arrays_on(q.device):
             portable = _portable(operands, mask, settings)
             grads = portable.backward(*(_wide(x) for x in (d_out, out, lse)))
     return tuple(grad.to(x.dtype) for x, grad in zip((q, k, v), grads, strict=True))
+
+
+def arrays_on(device: torch.device) -> AbstractContextManager[object]:
+    """Where portable code makes its arrays; unsaid on the CPU, as saying it slows every call."""
+    return nullcontext() if device.type == "cpu" else device
 
 
 def _operands(
@@ -76,7 +82,7 @@ def _is_fused(operands: tuple[Tensor, Tensor, Tensor], settings: AttentionSettin
 
 
 def _is_finite(operands: tuple[Tensor, Tensor, Tensor]) -> bool:
-    return math.isfinite(sum(x.sum(dtype=torch.float64).item() for x in operands))
+    return math.isfinite(sum(x.sum().item() for x in operands))
 
 
 def _fused_forward(
@@ -128,8 +134,10 @@ def _portable(
     operands: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, settings: AttentionSettings
 ) -> Attention:
     q, k, v = (_wide(x) for x in operands)
-    on_cpu = q.device.type == "cpu"
-    max_scores = _MAX_SCORES_CPU if on_cpu else _MAX_SCORES_ACCELERATOR
+    max_scores = _MAX_SCORES_CPU
+    if q.device.type != "cpu":  # as many as `AttentionShape.workspace_bytes` allows for
+        declared = q[..., :1].numel() * min(k.shape[2], 1024)
+        max_scores = min(declared, _MAX_SCORES_ACCELERATOR)
     return Attention(torch, (q, k, v), mask, settings, max_scores=max_scores)
 
 

@@ -10,7 +10,7 @@ import torch
 from cleave.compute.compute_types import ComputeTypes
 from cleave.compute.executor import Function, sizes_without_minus_one
 from cleave.compute.philox import keep_block, kept_factor
-from cleave.compute.torch_attention import attention, attention_backward
+from cleave.compute.torch_attention import arrays_on, attention, attention_backward
 from cleave.core.matrix import DType, Region
 
 Tensor = torch.Tensor
@@ -78,7 +78,7 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
 def _dropout(x: Tensor, p: float, seed: int, row0: int, col0: int, n_cols: int) -> Tensor:
     n_rows, width = x.shape
     block = Region(row0, row0 + n_rows, col0, col0 + width)
-    with x.device:
+    with arrays_on(x.device):
         kept = keep_block(torch, block, n_cols, seed=seed, dropout=p)
     result: Tensor = x * kept * kept_factor(p)
     return result

@@ -144,6 +144,13 @@ class AttentionShape:
         pairs = self.batch * self.kv_heads * self.group * self.q_len * self.kv_len
         return 2.0 * pairs * (3 * self.head_dim + 2 * self.value_dim)
 
+    @property
+    def workspace_bytes(self) -> float:
+        """Of a sequence and KV head: some of the scores, and all operands and results in fp32."""
+        queries = self.group * self.q_len
+        scores = 12.0 * queries * min(self.kv_len, 1024)
+        return scores + 8.0 * (queries + self.kv_len) * (self.head_dim + self.value_dim)
+
     def settings(self) -> tuple[float | int | bool | Extent, ...]:
         """The trailing arguments of the ops: causal, scale, window, dropout and the tile's place.
 
@@ -275,7 +282,7 @@ class _Attention:
             results=tuple(self._result(matrix) for matrix in results),
             program=Program(n_inputs=n_inputs, ops=tuple(ops), outputs=tuple(outputs)),
             flops_per_cell=flops / max(1, shape.batch * shape.kv_heads),
-            workspace_bytes_per_cell=12.0 * shape.group * shape.q_len * min(shape.kv_len, 1024),
+            workspace_bytes_per_cell=shape.workspace_bytes,
         )
 
     def _operand(self, matrix: Matrix) -> Operand:
