@@ -122,9 +122,9 @@ def first_time_s(
     width = max(1, _SEARCH_WIDTH // len(fleet))
     first_s = float(fleet.latency_s.min())
     low_s = max(start_s, _SMALLEST)
-    steps = 2.0 ** (np.arange(1, width + 1) * min(1.0, 4 / width))
+    steps: Floats = np.exp2(np.arange(1, width + 1) * min(1.0, 4 / width))
     while not (hits := enough(first_s + low_s * steps)).any():
-        low_s *= steps[-1]
+        low_s *= float(steps[-1])
     tried = low_s * np.concatenate(([1.0], steps))
     index = int(np.argmax(hits))
     low_s, high_s = float(tried[index]), float(tried[index + 1])

@@ -9,11 +9,8 @@ platforms").
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from cleave.core.cost import CostForm, FleetArrays, Floats
-
-Ints = npt.NDArray[np.int64]
+from cleave.core.cost import CostForm, FleetArrays, Floats, Ints, makespan_s
 
 _SCALES = (1.0, 0.8, 1.25, 0.6, 1.6)  # widths tried, as multiples of the cheapest
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by
@@ -40,24 +37,24 @@ def cut_columns(
     """
     order = np.argsort(-areas, kind="stable")
     slots, areas = slots.take(order), areas[order] * (sides[0] * sides[1] / areas.sum())
-    layouts = [
-        _layout(form, slots, areas, time_s, sides),
-        _layout(form.transposed, slots, areas, time_s, sides[::-1]),
+    in_columns = _best_of_scales(form, slots, areas, time_s, sides)
+    in_rows = _best_of_scales(form.transposed, slots, areas, time_s, sides[::-1])
+    cuts = [
+        (makespan_s(form, slots, cells), cells)
+        for cells in (in_columns, None if in_rows is None else in_rows[:, [0, 3, 4, 1, 2]])
+        if cells is not None
     ]
-    if layouts[1][0] < layouts[0][0]:
-        cells = layouts[1][1].cells(layouts[1][2], sides[0])
-        cells = None if cells is None else cells[:, [0, 3, 4, 1, 2]]
-    else:
-        cells = layouts[0][1].cells(layouts[0][2], sides[1])
-    if cells is not None:
-        cells[:, 0] = order[cells[:, 0]]
+    if not cuts:
+        return None
+    _, cells = min(cuts, key=lambda cut: cut[0])
+    cells[:, 0] = order[cells[:, 0]]
     return cells
 
 
-def _layout(
+def _best_of_scales(
     form: CostForm, slots: FleetArrays, areas: Floats, time_s: float, sides: tuple[int, int]
-) -> tuple[float, _Columns, Floats]:
-    """When the last column is done, the columns and their widths: the best of several groupings."""
+) -> Ints | None:
+    """The cut into columns whose widths before rounding let the last column finish soonest."""
     preferred = _preferred_widths(form, slots, areas, sides[1])
     best: tuple[float, _Columns, Floats] | None = None
     for scale in _SCALES:
@@ -67,7 +64,7 @@ def _layout(
         if best is None or last_s < best[0]:
             best = last_s, columns, widths
     assert best is not None
-    return best
+    return best[1].cells(best[2], sides[1])
 
 
 class _Columns:

@@ -21,6 +21,7 @@ from cleave.core.work import Along, Fate, Operand, Work
 from cleave.errors import PlanError
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Terms = tuple[float, float, float, float]
 Rates = tuple[float, float, float, float, float]
 """Downlink and uplink in bytes/s, flops/s, round trip in seconds, memory in bytes."""
@@ -139,7 +140,7 @@ def tile_time_s(form: CostForm, tile: Region, device: DeviceProfile, dtype: DTyp
 class FleetArrays:
     """The rates of devices as arrays of shape ``(devices,)``, for one element type."""
 
-    device_id: npt.NDArray[np.int64]
+    device_id: Ints
     downlink_bytes_per_s: Floats
     uplink_bytes_per_s: Floats
     flops_per_s: Floats
@@ -178,7 +179,7 @@ class FleetArrays:
         )
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
-    def take(self, indices: npt.NDArray[np.int64], *, shares: Floats | float = 1.0) -> FleetArrays:
+    def take(self, indices: Ints, *, shares: Floats | float = 1.0) -> FleetArrays:
         """The devices at ``indices``, each with the given share of its rates."""
         return FleetArrays(
             self.device_id[indices],
@@ -188,6 +189,30 @@ class FleetArrays:
             self.latency_s[indices],
             self.memory_bytes[indices],
         )
+
+
+def makespan_s(form: CostForm, fleet: FleetArrays, cells: Ints) -> float:
+    """When the last device is done, if each does its tiles one after the other.
+
+    Args:
+        form: What a tile costs by its sides.
+        fleet: Who does them.
+        cells: Index of the device, row0, row1, col0, col1 of each tile, ``(tiles, 5)``.
+    """
+    index = cells[:, 0]
+    m, n = cells[:, 2] - cells[:, 1], cells[:, 4] - cells[:, 3]
+
+    def total(terms: Terms) -> Floats:
+        cost = terms[0] + terms[1] * m + terms[2] * n + terms[3] * m * n
+        return np.bincount(index, weights=cost, minlength=len(fleet)).astype(np.float64)
+
+    busy_s = np.maximum(
+        np.maximum(
+            total(form.down) / fleet.downlink_bytes_per_s, total(form.up) / fleet.uplink_bytes_per_s
+        ),
+        total((0.0, 0.0, 0.0, form.flops)) / fleet.flops_per_s,
+    )
+    return float((fleet.latency_s + busy_s)[index].max())
 
 
 def _terms(operand: Operand) -> Terms:

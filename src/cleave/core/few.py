@@ -49,7 +49,7 @@ class ColumnSearch:
         """Makespan and tiles of the fastest cut; None if there is none below ``high_s``.
 
         Args:
-            low_s: A time that is too short, above 0.
+            low_s: Faster cuts are not looked for; above 0.
             high_s: Cuts that take as long are of no interest.
         """
         best = None

@@ -10,15 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from cleave.core.bound import area_within, first_time_s, lower_bound_s, tile_area_limit
-from cleave.core.columns import Ints, cut_columns
-from cleave.core.cost import CostForm, FleetArrays, Floats, Terms, tile_cost, tile_time_s
+from cleave.core.columns import cut_columns
+from cleave.core.cost import CostForm, FleetArrays, Floats, Ints, makespan_s, tile_cost, tile_time_s
 from cleave.core.device import DeviceProfile
 from cleave.core.events import Placement
 from cleave.core.few import ColumnSearch
 from cleave.core.matrix import DType, Region
+from cleave.core.tiling import cut_equally
 from cleave.errors import PlanError
 
-_FEW = 16  # devices for which every grouping into columns is tried
+_FEW = 16  # tiles for which every grouping into columns is tried
+_MANY = 1 << 14  # tiles that are all made equal, as there are enough to share out evenly
+_SLACKS = (1.0, 1.5, 2.25)  # tiles per device, as multiples of what memory asks for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +79,21 @@ def partition(
         raise _no_device(devices, dtype, needed_bytes)
     bound_s = lower_bound_s(form, fleet, n_rows, n_cols)
     cells = _cut(form.in_units(grid.row_quantum, grid.col_quantum), fleet, grid.sides, bound_s)
-    tiles, makespan_s = _placed(form, fleet, grid, cells)
+    cells[:, 1:3] = np.minimum(cells[:, 1:3] * grid.row_quantum, n_rows)
+    cells[:, 3:5] = np.minimum(cells[:, 3:5] * grid.col_quantum, n_cols)
+    finish_s = makespan_s(form, fleet, cells)
+    ids = fleet.device_id[cells[:, 0]].tolist()
+    tiles = tuple(
+        Placement(Region(*span), device_id)
+        for device_id, span in zip(ids, cells[:, 1:].tolist(), strict=True)
+    )
     used = {placement.device_id for placement in tiles}
     left_out = tuple(
-        (device.device_id, _why_not(form, device, dtype, grid, makespan_s))
+        (device.device_id, _why_not(form, device, dtype, grid, finish_s))
         for device in devices
         if device.device_id not in used
     )
-    return Partition(tiles=tiles, makespan_s=makespan_s, bound_s=bound_s, left_out=left_out)
+    return Partition(tiles=tiles, makespan_s=finish_s, bound_s=bound_s, left_out=left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +113,25 @@ class _Grid:
 
 def _cut(form: CostForm, fleet: FleetArrays, sides: tuple[int, int], bound_s: float) -> Ints:
     """Device index, row0, row1, col0 and col1 of each tile in quanta; ``(tiles, 5)``."""
-    n_cells = sides[0] * sides[1]
+    one_each = np.ones(len(fleet), dtype=np.int64)
     if len(fleet) <= _FEW and form.memory_bytes(*sides) <= fleet.memory_bytes.min():
-        areas = np.ones(len(fleet))
-    elif len(fleet) <= _FEW:
-        areas = area_within(form, fleet, *sides, bound_s)
-    else:
-        areas, bound_s = _whole_areas(form, fleet, sides, bound_s)
-    limits = np.maximum(tile_area_limit(form, fleet, *sides), 1.0)
-    crowding = 1.0
-    while True:
-        n_slots = np.ceil(areas / limits * crowding)
-        n_slots = np.minimum(np.maximum(n_slots, 1.0), n_cells).astype(np.int64)
-        if len(fleet) > _FEW:
-            n_slots *= areas > 0
-        owners = np.repeat(np.arange(len(fleet)), n_slots)
-        slots = fleet.take(owners, shares=1 / n_slots[owners])
-        if len(slots) <= _FEW:
-            cells = _cut_few(form, slots, sides, bound_s)
-        else:
-            shares = (areas / np.maximum(n_slots, 1))[owners]
-            cells = cut_columns(form, slots, shares, bound_s, sides)
+        cells = _cut_slots(form, fleet, one_each, np.ones(len(fleet)), bound_s, sides)
+        assert cells is not None, "memory forbids nothing"
+        return cells
+    areas, time_s = _whole_areas(form, fleet, sides, bound_s)
+    n_tiles = areas / np.maximum(tile_area_limit(form, fleet, *sides), 1.0)
+    cuts: list[Ints] = []
+    for slack in _SLACKS:
+        n_slots = np.ceil(n_tiles * slack).astype(np.int64)
+        if n_slots.sum() > _MANY:
+            break
+        cells = _cut_slots(form, fleet, n_slots, areas, time_s, sides)
         if cells is not None:
-            cells[:, 0] = owners[cells[:, 0]]
-            return cells
-        crowding *= 1.5
+            cuts.append(cells)
+            break
+    if not cuts or n_tiles.max() > 1:
+        cuts.append(cut_equally(form, fleet, sides))
+    return min(cuts, key=lambda cells: makespan_s(form, fleet, cells))
 
 
 def _whole_areas(
@@ -143,6 +147,26 @@ def _whole_areas(
     first_s = float(fleet.latency_s.min())
     time_s = first_time_s(enough, fleet, bound_s - first_s) * (1 + 1e-3)
     return np.floor(area_within(form, fleet, *sides, time_s)), time_s
+
+
+def _cut_slots(
+    form: CostForm,
+    fleet: FleetArrays,
+    n_slots: Ints,
+    areas: Floats,
+    time_s: float,
+    sides: tuple[int, int],
+) -> Ints | None:
+    """As `_cut`, with a number of tiles per device; each has its share of the device's rates."""
+    owners = np.repeat(np.arange(len(fleet)), n_slots)
+    slots = fleet.take(owners, shares=1 / n_slots[owners])
+    if len(slots) <= _FEW:
+        cells = _cut_few(form, slots, sides, time_s)
+    else:
+        cells = cut_columns(form, slots, (areas / np.maximum(n_slots, 1))[owners], time_s, sides)
+    if cells is not None:
+        cells[:, 0] = owners[cells[:, 0]]
+    return cells
 
 
 def _cut_few(
@@ -173,34 +197,6 @@ def _alone_s(form: CostForm, slots: FleetArrays, sides: tuple[int, int]) -> Floa
     return slots.latency_s + np.maximum(np.maximum(down_s, up_s), compute_s)
 
 
-def _placed(
-    form: CostForm, fleet: FleetArrays, grid: _Grid, cells: Ints
-) -> tuple[tuple[Placement, ...], float]:
-    """Tiles in rows and columns instead of quanta, and when the last device is done."""
-    index = cells[:, 0]
-    rows = np.minimum(cells[:, 1:3] * grid.row_quantum, grid.n_rows)
-    cols = np.minimum(cells[:, 3:5] * grid.col_quantum, grid.n_cols)
-    m, n = rows[:, 1] - rows[:, 0], cols[:, 1] - cols[:, 0]
-
-    def total(terms: Terms) -> Floats:
-        cost = terms[0] + terms[1] * m + terms[2] * n + terms[3] * m * n
-        return np.bincount(index, weights=cost, minlength=len(fleet)).astype(np.float64)
-
-    busy_s = np.maximum(
-        np.maximum(
-            total(form.down) / fleet.downlink_bytes_per_s, total(form.up) / fleet.uplink_bytes_per_s
-        ),
-        total((0.0, 0.0, 0.0, form.flops)) / fleet.flops_per_s,
-    )
-    tiles = tuple(
-        Placement(Region(row0, row1, col0, col1), device_id)
-        for device_id, (row0, row1), (col0, col1) in zip(
-            fleet.device_id[index].tolist(), rows.tolist(), cols.tolist(), strict=True
-        )
-    )
-    return tiles, float((fleet.latency_s + busy_s)[index].max())
-
-
 def _no_device(devices: Sequence[DeviceProfile], dtype: DType, needed_bytes: int) -> PlanError:
     able = [device for device in devices if dtype in device.flops_per_s]
     if not able:
@@ -216,19 +212,17 @@ def _no_device(devices: Sequence[DeviceProfile], dtype: DType, needed_bytes: int
 
 
 def _why_not(
-    form: CostForm, device: DeviceProfile, dtype: DType, grid: _Grid, makespan_s: float
+    form: CostForm, device: DeviceProfile, dtype: DType, grid: _Grid, finish_s: float
 ) -> str:
     if dtype not in device.flops_per_s:
         return f"may not be given {dtype.value}"
     needed_bytes = form.memory_bytes(grid.row_quantum, grid.col_quantum)
     if needed_bytes > device.memory_bytes:
         return f"lends {device.memory_bytes} bytes, the smallest tile needs {needed_bytes}"
-    if device.latency_s >= makespan_s:
-        return (
-            f"its round trip takes {device.latency_s:.3g} s, the others {makespan_s:.3g} s for all"
-        )
+    if device.latency_s >= finish_s:
+        return f"its round trip takes {device.latency_s:.3g} s, the others {finish_s:.3g} s for all"
     smallest = Region(0, grid.row_quantum, 0, grid.col_quantum)
     smallest_s = tile_time_s(form, smallest, device, dtype)
-    if smallest_s >= makespan_s:
-        return f"its smallest tile takes {smallest_s:.3g} s, the others {makespan_s:.3g} s for all"
-    return f"would not shorten the {makespan_s:.3g} s that the others take"
+    if smallest_s >= finish_s:
+        return f"its smallest tile takes {smallest_s:.3g} s, the others {finish_s:.3g} s for all"
+    return f"would not shorten the {finish_s:.3g} s that the others take"
