@@ -100,10 +100,8 @@ def _attention(
     return _like(q, out), lse
 
 
-def _attention_backward(
-    d_out: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *rest: Any
-) -> tuple[Array, ...]:
-    mask, *settings = rest
+def _attention_backward(*arguments: Any) -> tuple[Array, ...]:
+    d_out, q, k, v, out, lse, mask, *settings = arguments
     attention = _prepared(q, k, v, mask, tuple(settings))
     grads = attention.backward(decode(d_out), decode(out), decode(lse))
     return tuple(_like(x, grad) for x, grad in zip((q, k, v), grads, strict=True))

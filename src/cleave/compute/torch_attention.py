@@ -33,20 +33,11 @@ def attention(
     return out.to(q.dtype), lse
 
 
-def attention_backward(
-    types: ComputeTypes,
-    d_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    mask: Tensor | None,
-    *rest: Any,
-) -> tuple[Tensor, ...]:
-    """The op ``attention_backward``: gradients of ``q``, ``k`` and ``v``."""
+def attention_backward(types: ComputeTypes, *arguments: Any) -> tuple[Tensor, ...]:
+    """The op ``attention_backward``: gradients of queries, keys and values."""
+    d_out, q, k, v, out, lse, mask, *rest = arguments
     check_shapes(q, k, v, mask)
-    settings = AttentionSettings.of(rest)
+    settings = AttentionSettings.of(tuple(rest))
     operands = _operands(types, q, k, v)
     if _is_fused(operands, settings):
         grads = _fused_backward(operands, (d_out, out, lse), mask, settings)
