@@ -122,6 +122,24 @@ async def test_it_leaves_when_the_process_that_started_it_is_gone() -> None:
         assert await exit_code(process) == 0
 
 
+async def test_memory_goes_back_to_the_machine_when_the_server_is_lost() -> None:
+    lent_bytes, column_bytes = 200 << 20, 1 << 20
+    async with serving(StubServer()) as server, agent_process(server) as process:
+        device = await server.device()
+        memory = psutil.Process(process.pid).memory_info
+        before_bytes = memory().rss
+        n_rows, n_cols = lent_bytes // column_bytes, column_bytes // 4
+        await device.send(gemm(1, block(1, n_rows, n_cols), block(2, 1, 1)))
+        for row in range(n_rows):
+            await device.send(Piece(1, row, row + 1, 0, n_cols), bytes(column_bytes))
+        await device.send(gemm(2, block(9, 1, 1, resident_rows=1), block(9, 1, 1)))
+        await device.hear(Refused)
+        assert memory().rss - before_bytes > 0.9 * lent_bytes
+        await device.socket.close()
+        await server.device()
+        assert memory().rss - before_bytes < 0.2 * lent_bytes
+
+
 def test_a_living_parent_is_not_gone_and_one_that_never_was_is() -> None:
     assert not Parent(psutil.Process().ppid()).is_gone
     assert Parent(2**22 + 1).is_gone

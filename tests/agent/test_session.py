@@ -1,7 +1,7 @@
 """An agent against a real socket: tasks in, results out, and every way in which one may not run."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 import pytest
@@ -10,6 +10,10 @@ from tests.agent.lending import Lending, lending
 from tests.agent.stub_server import Device, StubServer, serving
 from tests.agent.tasks import UNKNOWN, added, block, gemm, kept, rows
 
+from cleave.compute.backend import Array
+from cleave.compute.numpy_backend import NumpyBackend
+from cleave.core.program import Program
+from cleave.errors import DeviceMemoryError
 from cleave.wire.messages import (
     Cancel,
     Cancelled,
@@ -142,6 +146,21 @@ async def test_an_op_that_it_does_not_have_fails_and_the_next_task_runs(device: 
     full = gemm(2, block(1, 4, 3, resident_rows=4), block(2, 3, 5, resident_rows=3))
     await device.send(full)
     np.testing.assert_array_equal(await device.result(full), PRODUCT)
+
+
+class FullBackend(NumpyBackend):
+    """Numpy on a machine that has run out of memory."""
+
+    def run(self, program: Program, inputs: Sequence[Array]) -> list[Array]:
+        raise DeviceMemoryError(needed_bytes=5, budget_bytes=3)
+
+
+async def test_a_device_that_runs_out_of_memory_refuses(server: StubServer) -> None:
+    async with lending(server.address, FullBackend()):
+        device = await server.device()
+        await device.send(gemm(1, A, B))
+        await send_both(device)
+        assert await device.hear(Refused) == Refused(1, "memory", (), 5)
 
 
 async def test_a_waiting_task_is_cancelled(device: Device) -> None:

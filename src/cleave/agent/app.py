@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import platform
 import random
 import sys
@@ -130,6 +131,8 @@ class Agent:
                     return REJECTED
             except (LinkError, ProtocolError) as error:
                 reason = str(error)
+            gc.collect()  # the error's frames hold the session, and so its blocks
+            return_free_memory()
             if not self._config.retry:
                 self._display.failure(reason)
                 return LOST
@@ -141,7 +144,6 @@ class Agent:
         """One connection: returns only by an error that says why it ended."""
         while not await asyncio.to_thread(self._executor.wait_idle, 0.3):
             pass  # what an earlier connection left running holds memory
-        return_free_memory()
         clock = asyncio.get_running_loop().time
         joined_s = None
         try:
