@@ -60,6 +60,7 @@ class Strike:
         self._newcomer = newcomer
         self._before = fleet.stats()
         self._timer = threading.Timer(delay_s, self._run)
+        self._timer.daemon = True
         self._timer.start()
 
     def cost(self, step: int, records: Sequence[StepRecord]) -> ChurnCost:

@@ -31,14 +31,12 @@ N_LAYERS, N_HEADS, WIDTH = 6, 6, 384
 N_ROWS, CONTEXT = 8, 128
 DROPOUT = 0.1
 KINDS = (
-    AgentOptions(name="desktop", backend="torch"),
-    AgentOptions(name="laptop", backend="torch", limit_down="400Mbit/s", limit_up="200Mbit/s"),
-    AgentOptions(name="office-pc", backend="numpy", limit_down="200Mbit/s", limit_up="100Mbit/s"),
-    AgentOptions(name="old-pc", backend="numpy", limit_down="100Mbit/s", limit_up="50Mbit/s"),
+    AgentOptions(name="desktop", backend="torch", limit_down="4Gbit/s", limit_up="4Gbit/s"),
+    AgentOptions(name="laptop", backend="torch", limit_down="2Gbit/s", limit_up="1Gbit/s"),
+    AgentOptions(name="office-pc", backend="numpy", limit_down="1Gbit/s", limit_up="1Gbit/s"),
+    AgentOptions(name="old-pc", backend="numpy", limit_down="500Mbit/s", limit_up="250Mbit/s"),
 )
-NEWCOMER = AgentOptions(
-    name="newcomer", backend="torch", limit_down="400Mbit/s", limit_up="200Mbit/s"
-)
+NEWCOMER = replace(KINDS[1], name="newcomer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +92,8 @@ def run_demo(settings: DemoSettings) -> None:
     if settings.alone:
         alone = _train_alone(console, text, settings)
         console.print(loss_table(records, alone))
-    console.print(f"\n[bold]What it writes[/] after {settings.n_steps} steps:\n{_sample(training)}")
+    console.print(f"\n[bold]What it writes[/] after {settings.n_steps} steps:")
+    console.print(_sample(training), markup=False)
 
 
 def _agents(n: int) -> list[AgentOptions]:
@@ -194,5 +193,5 @@ def _sample(training: Training) -> str:
     torch.manual_seed(0)
     model = training.model
     assert isinstance(model, GPT)
-    tokens = model.generate(encode("The "), 160, temperature=0.8)
+    tokens = model.generate(encode("The "), 160, temperature=0.6)
     return decode(tokens)

@@ -13,14 +13,14 @@ from cleave import units
 if TYPE_CHECKING:
     from cleave.server.status import DeviceStatus
 
-_STYLES = {"gone": "dim", "late": "yellow", "paused": "yellow", "failing": "red"}
+_STYLES = {"gone": "dim", "late": "yellow", "paused": "yellow", "resting": "yellow"}
 
 
 def device_table(devices: Sequence[DeviceStatus]) -> Table:
     """A row per device, in the order in which they came."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("device", "state"):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, no_wrap=True, max_width=28)
     for heading in ("share", "tasks", "down", "up", "speed"):
         table.add_column(heading, justify="right", no_wrap=True)
     for device in devices:
@@ -43,5 +43,5 @@ def device_line(devices: Sequence[DeviceStatus]) -> str:
 
 
 def _state(device: DeviceStatus) -> Text:
-    text = f"{device.state}: {device.reason}" if device.reason else str(device.state)
-    return Text(text)
+    """The reason belongs to a pause; why a device is gone stands in the log."""
+    return Text(f"paused: {device.reason}" if device.state == "paused" else device.state)
