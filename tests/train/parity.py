@@ -72,9 +72,7 @@ def assert_parity(run: Run, local: Run) -> None:
     assert_gradients(run.gradients, local.gradients)
 
 
-def assert_gradients(
-    gradients: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
-) -> None:
+def assert_gradients(gradients: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert gradients.keys() == expected.keys()
     largest = max(gradient.norm().item() for gradient in expected.values())
     for name, gradient in gradients.items():

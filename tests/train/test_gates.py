@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.train.local_runtime import LocalRuntime
+from tests.train.models import MODELS, batches, loss_of
+from tests.train.parity import assert_gradients, gradients_of
 from torch import nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from cleave.errors import WorkFailedError
 from cleave.train.offload import offload
-from tests.train.local_runtime import LocalRuntime
-from tests.train.models import MODELS, batches, loss_of
-from tests.train.parity import assert_gradients, gradients_of
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(2))
 
@@ -30,8 +31,9 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.reentrant = reentrant
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3))
-        self.blocks[2][0].weight = self.blocks[0][0].weight
+        layers: list[Any] = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)]
+        layers[2][0].weight = layers[0][0].weight
+        self.blocks: Any = nn.ModuleList(layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
@@ -172,7 +174,7 @@ def recompute(layer: nn.Module, reentrant: bool) -> None:
     def forward(x: torch.Tensor) -> Any:
         return checkpoint(whole, x, use_reentrant=reentrant)
 
-    layer.forward = forward  # type: ignore[method-assign]
+    layer.forward = forward
 
 
 def test_under_checkpointing_no_input_is_kept(fleet: LocalRuntime) -> None:
@@ -180,6 +182,21 @@ def test_under_checkpointing_no_input_is_kept(fleet: LocalRuntime) -> None:
     loss = net(X.clone().requires_grad_())
     assert len(fleet) == 2  # the weights
     assert loss.requires_grad
+
+
+def test_what_was_recomputed_is_not_sent_again_for_backward(fleet: LocalRuntime) -> None:
+    _, net = pair(fleet, reentrant=False)
+    adopted: list[tuple[int, ...]] = []
+    adopt = fleet.adopt
+
+    def watch(tensor: torch.Tensor, **kwargs: Any) -> Any:
+        adopted.append(tuple(tensor.shape))
+        return adopt(tensor, **kwargs)
+
+    fleet.adopt = watch  # type: ignore[method-assign]
+    net(X.clone().requires_grad_()).backward()
+    # Per layer its input forward, its input made again, its output's gradient.
+    assert adopted.count((5, 4)) == 3 * 3
 
 
 def test_a_frozen_weight_gets_no_gradient_and_costs_none(fleet: LocalRuntime) -> None:
@@ -274,7 +291,7 @@ def test_data_parallel_reduces_the_real_gradients(fleet: LocalRuntime) -> None:
     local, net = pair(fleet)
     reduced: list[torch.Tensor] = []
 
-    def reduce(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def reduce(_state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         reduced.append(bucket.buffer().clone())
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())

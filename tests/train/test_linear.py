@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.train.local_runtime import LocalRuntime
 from torch import nn
 
 from cleave.errors import OffloadError, WorkFailedError
 from cleave.train.offload import offload
-from tests.train.local_runtime import LocalRuntime
 
 # Per type, the error of a sum of a few hundred products: some units in its last place.
 TOLERANCE = {
@@ -111,8 +111,8 @@ def test_backward_reuses_the_tiles_of_forward(fleet: LocalRuntime) -> None:
     assert [grad.name for grad in grads] == ["input grad", "weight grad"]
     assert all(grad.hinted for grad in grads)
     assert all(len(grad.layout) == len(forward.layout) for grad in grads)
-    # 9 x 12 inputs, 10 x 12 weights: each of 3 x 2 tiles is sent its rows of both once, then its part
-    # of the output's gradient, which the two gradients share: 9 x 10 in all.
+    # 9 x 12 inputs, 10 x 12 weights: each of 3 x 2 tiles is sent its rows of both once, then its
+    # part of the output's gradient, which the two gradients share: 9 x 10 in all.
     down = sum((p.tile.n_rows + p.tile.n_cols) * 12 for p in forward.layout) + 9 * 10
     assert fleet.bytes_down == 4 * down
 
@@ -187,7 +187,7 @@ def test_an_unsupported_type_stays_here_and_is_named_once(
 ) -> None:
     layer = offload(nn.Linear(2, 2), fleet, "devices")
     layer.weight = nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))
-    layer.bias = None
+    layer.register_parameter("bias", None)
     for _ in range(2):
         layer(torch.ones(1, 2, dtype=torch.complex64)).abs().sum().backward()
     assert not fleet.submitted

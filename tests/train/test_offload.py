@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.train.local_runtime import LocalRuntime
+from tests.train.models import MODELS, batches, logits_of, loss_of
+from tests.train.parity import assert_gradients, gradients_of
 from torch import nn
 
 import cleave
 from cleave.errors import OffloadError
 from cleave.train.offload import offload, restore
-from tests.train.local_runtime import LocalRuntime
-from tests.train.models import MODELS, batches, logits_of, loss_of
-from tests.train.parity import assert_gradients, gradients_of
 
 TOKENS = next(batches(1))
 

@@ -4,9 +4,6 @@ import copy
 
 import pytest
 import torch
-
-from cleave.core.matrix import DType
-from cleave.train.offload import offload
 from tests.train.local_runtime import LocalRuntime
 from tests.train.models import MODELS, batches, loss_of
 from tests.train.parity import (
@@ -17,6 +14,9 @@ from tests.train.parity import (
     fused_adamw,
     train,
 )
+
+from cleave.core.matrix import DType
+from cleave.train.offload import offload
 
 
 @pytest.mark.parametrize("make_optimizer", [adamw, fused_adamw])

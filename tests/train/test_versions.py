@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.train.local_runtime import LocalRuntime
 from torch import nn
 
 from cleave.train.offload import invalidate, offload
 from cleave.train.versions import N_CHUNKS
-from tests.train.local_runtime import LocalRuntime
 
 X = torch.ones(2, 8)
 

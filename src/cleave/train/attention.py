@@ -21,7 +21,7 @@ from cleave.train.held import Held, as_matrix, start, torch_dtype, wire_dtype
 from cleave.train.linear import (
     FLOATS,
     autocast_dtype,
-    keeps_saved_tensors,
+    kept,
     refuse_double_backward,
     wire_for,
 )
@@ -178,7 +178,8 @@ class _AttentionFunction(torch.autograd.Function):
             *(matrix.tensor for matrix in (*held, out, lse)),
             None if held_mask is None else held_mask.tensor,
         )
-        ctx.held = (*held, out, lse, held_mask) if keeps_saved_tensors() else None
+        every = (*held, out, lse, held_mask)
+        ctx.held = tuple(None if each is None else kept(call.state, each) for each in every)
         ctx.set_materialize_grads(False)
         whole = result.view(batch, heads, shape.q_len, shape.value_dim)
         return whole.to(device=query.device, dtype=torch_dtype(call.compute))
@@ -192,12 +193,14 @@ class _AttentionFunction(torch.autograd.Function):
         call: _Call = ctx.call
         runtime = call.state.runtime
         saved = ctx.saved_tensors
-        held = ctx.held or tuple(
-            None if tensor is None else Held.adopt(runtime, tensor) for tensor in saved
-        )
+        at_hand = ctx.held or [None] * len(saved)
+        held = [
+            each or call.state.saved(tensor)
+            for tensor, each in zip(saved, at_hand, strict=True)
+            if tensor is not None
+        ]
         ctx.held = None
-        *read, held_mask = held
-        tensors = _tensors(read, held_mask)
+        tensors = _tensors(held[:5], held[5] if len(held) > 5 else None)
         held_grad = _adopt(call, out_grad)
         results = [
             Held.allocate(runtime, matrix.n_rows, matrix.n_cols, matrix.dtype)
@@ -205,7 +208,7 @@ class _AttentionFunction(torch.autograd.Function):
         ]
         q_grad, k_grad, v_grad = (result.matrix for result in results)
         work = attention_backward(call.shape, tensors, held_grad.matrix, (q_grad, k_grad, v_grad))
-        inputs = [held_grad, *(matrix for matrix in held if matrix is not None)]
+        inputs = [held_grad, *held]
         hints: tuple[Layout, ...] = (ctx.layout,)
         flight = start(runtime, (work,), hints, (inputs, results), call.state.orphans)
         whole = flight.wait()

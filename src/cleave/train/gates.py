@@ -33,12 +33,12 @@ class Gate:
     def add(self, flight: Flight) -> None:
         """A gradient that the present backward pass is to wait for."""
         with self._lock:
-            self._flights.append((_backward_pass(), flight))
+            self._flights.append((backward_pass(), flight))
 
     def take(self) -> list[Flight]:
         """The gradients of the present backward pass; what a failed one left is dropped."""
         with self._lock:
-            own = [flight for owner, flight in self._flights if owner == _backward_pass()]
+            own = [flight for owner, flight in self._flights if owner == backward_pass()]
             self._flights.clear()
             return own
 
@@ -140,6 +140,8 @@ def forward_pass(
         yield
         return
     state.orphans.wait()
+    if backward_pass() < 0:
+        state.recomputed.clear()
     state.weights.next_turn()
     trainable = torch.is_grad_enabled()
     with ExitStack() as stack:
@@ -152,5 +154,6 @@ def forward_pass(
             _here.current = outer
 
 
-def _backward_pass() -> int:
+def backward_pass() -> int:
+    """The number of the backward pass that this thread is in, -1 if it is in none."""
     return int(torch._C._current_graph_task_id())

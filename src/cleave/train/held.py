@@ -138,6 +138,31 @@ class Unread:
             self._flights.popleft()
 
 
+class Recomputed:
+    """What checkpointing has just made again, for the backward step that follows and reads it."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[object, ...], Held] = {}
+
+    def keep(self, held: Held) -> None:
+        """Hold on to it until it is taken or all is cleared."""
+        self._held[self._key(held.tensor)] = held
+
+    def take(self, tensor: torch.Tensor) -> Held | None:
+        """What was kept of this tensor, or of an alias with the same content."""
+        return self._held.pop(self._key(tensor), None)
+
+    def clear(self) -> None:
+        """Forget what nobody took."""
+        self._held.clear()
+
+    @staticmethod
+    def _key(tensor: torch.Tensor) -> tuple[object, ...]:
+        return (tensor.data_ptr(), tensor._version, tensor.shape, tensor.dtype)
+
+
 class Orphans:
     """Work that an exception left behind, kept until it has ended. Any thread may call."""
 

@@ -188,9 +188,9 @@ def _code(kwargs: dict[str, Any]) -> int | None:
     return kwargs.get("local_size") if _is_window(pattern, masking.causal_mask_function) else None
 
 
-def _is_window(pattern: Any, causal: object) -> bool:
+def _is_window(pattern: object, causal: object) -> bool:
     """Whether a mask function is exactly "causal and not too far back"."""
-    cells = getattr(pattern, "__closure__", None) or ()
+    cells: list[Any] = list(getattr(pattern, "__closure__", None) or ())
     parts: object = cells[0].cell_contents if len(cells) == 1 else None
     if not isinstance(parts, tuple) or len(parts) != 2:
         return False

@@ -12,7 +12,7 @@ from torch import nn
 from cleave.core.matrix import DType, Matrix
 from cleave.core.operations import Gemm
 from cleave.errors import OffloadError
-from cleave.train.gates import Gate, current_pass, gated, will_run
+from cleave.train.gates import Gate, backward_pass, current_pass, gated, will_run
 from cleave.train.held import Flight, Held, as_matrix, start, torch_dtype, wire_dtype
 from cleave.train.linear_plan import Axes, LinearPlan, Taken, hints, taken
 from cleave.train.registry import State
@@ -72,14 +72,18 @@ def autocast_dtype(tensor: torch.Tensor) -> torch.dtype:
     return tensor.dtype
 
 
-def keeps_saved_tensors() -> bool:
-    """Whether what is saved for backward is kept as it is, not dropped or moved by hooks.
+def kept(state: State, held: Held) -> Held | None:
+    """What to hold of a matrix until backward: itself, or None if what is saved goes through hooks.
 
-    Under checkpointing a layer's input is dropped after forward and made again: holding on to it
-    here would undo that.
+    Under checkpointing a layer's input is dropped after forward and made again in backward: to hold
+    it would undo that. When it has been made again, the state holds it for the little while.
     """
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return top is None or top(True) is None
+    if top is None or top(True) is None:
+        return held
+    if backward_pass() >= 0:
+        state.recomputed.keep(held)
+    return None
 
 
 def refuse_double_backward() -> None:
@@ -187,7 +191,7 @@ class _LinearFunction(torch.autograd.Function):
             held.tensor if call.gate is not None else None,
             weight if ctx.needs_input_grad[0] else None,
         )
-        ctx.held = held if call.gate is not None and keeps_saved_tensors() else None
+        ctx.held = kept(call.job.state, held) if call.gate is not None else None
         ctx.set_materialize_grads(False)
         return y.view(*x.shape[:-1], y.shape[1]).to(x.device)
 
@@ -206,7 +210,7 @@ class _LinearFunction(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             x_flight = call.start_input_grad(held_grad, ctx.layout)
         if call.gate is not None and will_run(ctx.next_functions[1][0]):
-            held_x = ctx.held or Held.adopt(runtime, x)
+            held_x = ctx.held or job.state.saved(x)
             flight = call.start_weight_grad(held_x, held_grad, ctx.layout)
             call.gate.add(flight)
             job.state.unread.append(flight)

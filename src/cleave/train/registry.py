@@ -6,10 +6,11 @@ import logging
 import weakref
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
 from cleave.core.work import Work
-from cleave.train.held import Orphans, Unread
+from cleave.train.held import Held, Orphans, Recomputed, Unread
 from cleave.train.runtime import Runtime
 from cleave.train.versions import Weights
 
@@ -26,6 +27,7 @@ class State:
         weights: Versions of the weights.
         orphans: Work that an exception left behind.
         unread: Weight gradients under way.
+        recomputed: What checkpointing has just made again.
     """
 
     runtime: Runtime
@@ -33,11 +35,16 @@ class State:
     weights: Weights
     orphans: Orphans = field(default_factory=Orphans)
     unread: Unread = field(default_factory=Unread)
+    recomputed: Recomputed = field(default_factory=Recomputed)
     _noted: set[str] = field(default_factory=set, init=False)
 
     def goes_out(self, forms: tuple[Work, ...]) -> bool:
         """Whether devices should do this work. Its matrices need not be registered."""
         return self.place == "devices" or self.runtime.worthwhile(forms)
+
+    def saved(self, tensor: torch.Tensor) -> Held:
+        """A tensor that was saved for backward, adopted anew if it is not held."""
+        return self.recomputed.take(tensor) or Held.adopt(self.runtime, tensor)
 
     def note(self, text: str) -> None:
         """Say once that something stays on the host, and why."""
