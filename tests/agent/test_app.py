@@ -161,6 +161,9 @@ async def test_on_battery_it_gives_its_tasks_back_and_resumes_on_power() -> None
     ):
         device = await server.device()
         await start_a_task(device, gated)
+        queued = gemm(4, block(1, 4, 3, resident_rows=4), block(2, 3, 5, resident_rows=3))
+        await device.send(queued)
+        await device.send(gemm(5, block(8, 4, 3), block(9, 3, 5)))  # waits for its rows
         lent.sensors.readings = Readings(on_battery=True, battery_percent=80)
         assert await device.hear(Paused) == Paused("on battery, 80 %")
         full = (block(1, 4, 3, resident_rows=4), block(2, 3, 5, resident_rows=3))

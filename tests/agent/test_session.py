@@ -208,6 +208,21 @@ async def test_large_rows_and_results_travel_in_pieces_of_a_megabyte(server: Stu
         assert (await device.hear(Finished)).task_id == 1
 
 
+async def test_a_result_on_its_way_is_cut_short_when_cancelled(server: StubServer) -> None:
+    n_cols = 25_000  # 100 kB at 200 kB/s in pieces of 50 kB: the second waits for 0.25 s
+    async with lending(server.address, limit_up_bytes_per_s=2e5):
+        device = await server.device()
+        await device.send(gemm(1, block(1, 1, 1), block(2, 1, n_cols)))
+        ones = np.ones((1, n_cols), np.float32)
+        await device.fill(1, ones[:, :1], 0, 1)
+        await device.fill_columns(2, ones, 0, n_cols)
+        assert await device.hear(ResultPiece) == ResultPiece(1, 0, 0, 1, 0, 12_500)
+        await device.send(Cancel((1,)))
+        message: object = await device.hear(ResultPiece)  # the piece that was waiting already
+        assert message == ResultPiece(1, 0, 0, 1, 12_500, n_cols)
+        assert await device.hear(Cancelled) == Cancelled(1)
+
+
 async def test_a_broken_rule_ends_the_connection_and_a_fresh_one_follows(
     server: StubServer, lent: Lending, device: Device
 ) -> None:
