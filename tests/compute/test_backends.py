@@ -115,6 +115,13 @@ def test_adding_changes_the_accumulator_in_place(
     assert (get(backend, view, accumulator) == 1.75).all()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_adding_overflows_to_infinity_and_keeps_nan(backend: Backend, dtype: DType) -> None:
+    total = put(backend, np.array([[6e4, np.inf, np.nan]]), DType.F16)
+    backend.add(total, put(backend, np.array([[6e4, -np.inf, 1.0]]), dtype))
+    np.testing.assert_array_equal(get(backend, total, DType.F16), [[np.inf, np.nan, np.nan]])
+
+
 def test_an_impossible_allocation_is_a_memory_error(backend: Backend) -> None:
     with pytest.raises(DeviceMemoryError) as caught:
         backend.empty(1 << 40, 1 << 10, DType.F64)

@@ -20,6 +20,10 @@ from cleave.compute.probe import (
 )
 from cleave.compute.selftest import selftest_cases
 from cleave.core.matrix import DType
+from cleave.core.work import Fate
+from cleave.wire.codec import decode_from_server
+from cleave.wire.codec import encode as encode_frame
+from cleave.wire.messages import InputSpec, OutputSpec, RunTask
 
 FLOATS = (DType.F64, DType.F32, DType.BF16, DType.F16)
 ALL_OPS = frozenset(VOCABULARY)
@@ -37,6 +41,16 @@ def test_cases_are_the_same_each_time() -> None:
         assert (ours.name, ours.program) == (theirs.name, theirs.program)
         for a, b in zip(ours.inputs, theirs.inputs, strict=True):
             assert a.payload() == b.payload()
+
+
+def test_programs_cross_the_wire_unchanged() -> None:
+    cases = selftest_cases(FLOATS, ALL_OPS)
+    for program in (*(case.program for case in cases), rate_program(DType.BF16), link_program()):
+        inputs = (InputSpec(1, 1, 1, DType.F32, 0, 1, 0, 1, 0),) * program.n_inputs
+        outputs = (OutputSpec(Fate.RETURNED, 0, 1, 1, DType.F32),) * len(program.outputs)
+        message = RunTask(1, program, inputs, outputs, 0, 0)
+        received, _ = decode_from_server(encode_frame(message))
+        assert received.program == program  # type: ignore[union-attr]
 
 
 def test_a_device_is_tried_on_what_it_announces() -> None:

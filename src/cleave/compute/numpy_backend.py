@@ -90,10 +90,11 @@ class NumpyBackend:
 
     def add(self, accumulator: Elements, array: Elements) -> None:
         """Add ``array`` to ``accumulator`` in place."""
-        if accumulator.dtype == BF16:
-            accumulator[:] = encode(decode(accumulator) + decode(array), DType.BF16)
-        else:
-            accumulator += decode(array)
+        with np.errstate(all="ignore"):
+            if accumulator.dtype == BF16:
+                accumulator[:] = encode(decode(accumulator) + decode(array), DType.BF16)
+            else:
+                accumulator += decode(array)
 
     def n_bytes(self, array: Elements) -> int:
         """Bytes that an array occupies."""
