@@ -204,6 +204,29 @@ def test_a_late_device_gets_nothing_until_it_answers() -> None:
     assert {c.device_id for c in story.of(SendTask)[before:]} == {1, 2}
 
 
+def test_a_late_strip_is_taken_over_by_whoever_comes_later() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False))
+    story.join(1)
+    story.tell(submitted(7))
+    (slow,) = story.has(1)
+    story.tell(DeadlinePassed(), after_s=1e4)
+    story.join(2)
+    assert story.has(2) == (slow,)
+
+
+def test_a_late_strip_that_does_not_fit_elsewhere_stays_where_it_is() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False))
+    story.join(1)
+    story.tell(submitted(7))
+    (slow,) = story.has(1)
+    story.join(2, memory_bytes=100)
+    story.tell(DeadlinePassed(), after_s=1e4)
+    assert story.has(1) == (slow,)
+    assert story.has(2) == ()
+    story.finish_all()
+    assert len(story.of(CompleteWork)) == 1
+
+
 def test_a_late_answer_of_a_cancelled_task_is_not_accepted_twice() -> None:
     story = Story()
     story.join(1, 2)
@@ -260,6 +283,20 @@ def test_what_every_device_fails_at_the_host_does_and_if_it_fails_too_the_work_f
     commands = story.tell(HostFailed(first.task.task_id, "broken"))
     assert FailWork(7, "broken") in commands
     assert not story.scheduler.snapshot().works
+
+
+def test_what_many_devices_failed_at_waits_for_another_if_the_host_may_not_step_in() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False, max_attempts=2))
+    story.join(1, 2)
+    story.tell(submitted(7))
+    for device_id in (1, 2, 1, 2):
+        for task_id in story.has(device_id):
+            story.tell(TaskFailed(device_id, task_id, "cannot"), after_s=100.0)
+    assert not story.of(RunOnHost)
+    story.join(3)
+    story.finish_all()
+    ends = story.of(CompleteWork) + story.of(FailWork)
+    assert len(ends) == 1
 
 
 def test_what_no_device_can_do_fails_if_the_host_may_not_step_in() -> None:

@@ -66,9 +66,18 @@ class Dispatcher:
             strip.bound_to = device.device_id
             self._book.enqueue(device, strip)
 
+    def give_up(self, device: DeviceState, strip: Strip) -> None:
+        """This device cannot do this strip: somebody else must, if nobody is at it already."""
+        strip.failed_on.add(device.device_id)
+        if not strip.is_placed:
+            self.place([strip])
+
     def overtake(self, strip: Strip) -> None:
         """A device is late with a strip: another does it too, and the first answer wins."""
         if strip.bound_to is not None or strip.on_host or strip.queued_on is not None:
+            return
+        devices = self._book.devices
+        if not strip.sent_to or not all(devices[holder].is_late for holder in strip.sent_to):
             return
         able = self._able(self._book.work_of(strip), strip.failed_on | strip.sent_to)
         if able:
@@ -89,7 +98,8 @@ class Dispatcher:
         self, state: WorkState, failed_on: frozenset[int], group: Sequence[Strip]
     ) -> None:
         able = self._able(state.work, failed_on)
-        if not able or len(failed_on) >= self._settings.max_attempts:
+        is_hopeless = len(failed_on) >= self._settings.max_attempts
+        if not able or (is_hopeless and self._host_may_do(group[0])):
             for strip in group:
                 self._without_device(strip)
             return
@@ -181,6 +191,8 @@ class Dispatcher:
         for strip in waiting:
             strip.is_waiting = False
         self.place(waiting)
+        for strip in self._book.late_strips():
+            self.overtake(strip)
         for device in available:
             while self._send_next(device):
                 pass
@@ -202,8 +214,7 @@ class Dispatcher:
             return False
         self._book.dequeue(strip)
         if loading is None:
-            strip.failed_on.add(device.device_id)
-            self.place([strip])
+            self.give_up(device, strip)
         else:
             self._send(device, strip, loading)
         return True

@@ -251,7 +251,7 @@ class Scheduler:
         strip = sent.strip
         strip.refusals += 1
         if strip.refusals > self.settings.max_refusals:
-            self._give_up(device, strip)
+            self._dispatcher.give_up(device, strip)
             return
         if event.reason == "memory":
             device.is_full = bool(device.sent)
@@ -271,7 +271,7 @@ class Scheduler:
         rest_s = self.settings.rest_s * 2.0 ** min(10, device.failures_in_row - 1)
         device.resting_until_s = self._book.now_s + rest_s
         if not sent.is_cancelled:
-            self._give_up(device, sent.strip)
+            self._dispatcher.give_up(device, sent.strip)
         self._dispatcher.place(self._book.take_queue(device))
         if device.failures_in_row >= self.settings.max_failures_in_row:
             self._book.commands.append(
@@ -295,12 +295,6 @@ class Scheduler:
             return None, None
         return device, self._book.end(device, task_id, refused=refused)
 
-    def _give_up(self, device: DeviceState, strip: Strip) -> None:
-        """This device cannot do this strip: somebody else must, if nobody is at it already."""
-        strip.failed_on.add(device.device_id)
-        if not strip.is_placed:
-            self._dispatcher.place([strip])
-
     def _host_finished(self, event: HostFinished) -> None:
         strip = self._book.strips.get(event.task_id)
         if strip is not None:
@@ -320,9 +314,8 @@ class Scheduler:
                 if not sent.is_late and sent.deadline_s <= self._book.now_s
             ]
             for sent in overdue:
-                sent.is_late = True
-            for sent in overdue:
-                if not sent.is_cancelled:
-                    self._dispatcher.overtake(sent.strip)
+                self._book.mark_late(sent)
             if overdue:
                 self._dispatcher.place(self._book.take_queue(device))
+        for strip in self._book.late_strips():
+            self._dispatcher.overtake(strip)

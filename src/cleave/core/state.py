@@ -199,6 +199,7 @@ class Book:
         self.commands: list[Command] = []
         self.now_s = 0.0
         self._next_task_id = 1
+        self._late: dict[int, Strip] = {}
 
     def available(self) -> list[DeviceState]:
         """Devices that may be given tasks now, in order of joining."""
@@ -224,6 +225,7 @@ class Book:
             self.cancel(self.devices[device_id], strip)
         self.dequeue(strip)
         del self.strips[strip.task_id]
+        self._late.pop(strip.task_id, None)
         state = self.works.get(strip.work_id)
         if state is not None:
             state.open.pop(strip.task_id, None)
@@ -238,6 +240,16 @@ class Book:
         if strip.queued_on is not None:
             self.devices[strip.queued_on].queue.remove(strip)
             strip.queued_on = None
+
+    def mark_late(self, sent: Sent) -> None:
+        """A device has not answered for a task in time."""
+        sent.is_late = True
+        if not sent.is_cancelled:
+            self._late[sent.strip.task_id] = sent.strip
+
+    def late_strips(self) -> list[Strip]:
+        """Open strips that some device was or is late with."""
+        return list(self._late.values())
 
     def cancel(self, device: DeviceState, strip: Strip) -> None:
         """Tell a device to drop a task; it has the task until it answers."""

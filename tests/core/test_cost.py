@@ -1,0 +1,82 @@
+"""The cost form says what a tile's blocks weigh."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleave.core.cost import CostForm, FleetArrays, Phases, phases, tile_cost, tile_time_s
+from cleave.core.matrix import DType, Region
+from cleave.core.work import Along, Fate, Operand, Work
+from cleave.errors import PlanError
+from tests.core.planning import device, gemm, works
+
+
+def test_form_of_a_gemm() -> None:
+    form = CostForm.of(gemm(m=6, n=10, k=5).forms()[0])  # fp32: a row or column of 5 is 20 bytes
+    assert form.down == (0, 20, 20, 0)
+    assert form.up == (0, 0, 0, 4)
+    assert form.flops == 10
+    assert form.memory == (0, 20, 20, 4)
+
+
+def test_form_of_a_gemm_with_its_inner_axis_cut() -> None:
+    over_k_and_n = CostForm.of(gemm(m=6, n=10, k=5).forms()[1])  # partial sums of 6 rows per column
+    assert over_k_and_n.down == (0, 24, 0, 4)
+    assert over_k_and_n.up == (0, 0, 24, 0)
+
+
+@given(works(), st.data())
+def test_bytes_are_those_of_the_blocks(work: Work, data: st.DataObject) -> None:
+    row0, row1 = sorted(data.draw(st.integers(0, work.n_rows)) for _ in range(2))
+    col0, col1 = sorted(data.draw(st.integers(0, work.n_cols)) for _ in range(2))
+    tile = Region(row0, row1, col0, col1)
+    form = CostForm.of(work)
+    down = sum(operand.block(tile).n_bytes for operand in work.inputs)
+    up = sum(result.block(tile).n_bytes for result in work.results)
+    assert tile_cost(form.down, tile.n_rows, tile.n_cols) == down
+    assert tile_cost(form.up, tile.n_rows, tile.n_cols) == up
+    workspace = work.workspace_bytes_per_cell * tile.area
+    assert form.memory_bytes(tile.n_rows, tile.n_cols) == down + up + workspace
+
+
+def test_a_result_that_stays_takes_memory_but_no_uplink() -> None:
+    work = gemm(m=6, n=10, k=5).forms()[0]
+    kept = replace(work, results=(replace(work.results[0], fate=Fate.KEPT),))
+    assert CostForm.of(kept).up == (0, 0, 0, 0)
+    assert CostForm.of(kept).memory == CostForm.of(work).memory
+
+
+def test_an_operand_that_follows_one_axis_twice_is_refused() -> None:
+    work = gemm(m=6, n=6, k=6).forms()[0]
+    square = Operand(matrix=work.inputs[0].matrix, rows=Along.ROWS, cols=Along.ROWS)
+    with pytest.raises(PlanError, match="tensor 1: both dimensions follow rows"):
+        CostForm.of(replace(work, inputs=(square,)))
+
+
+def test_units_and_transposition_keep_the_cost() -> None:
+    form = CostForm(down=(1, 2, 3, 4), up=(5, 6, 7, 8), flops=9, memory=(1, 0, 0, 0))
+    assert tile_cost(form.in_units(3, 5).down, 2, 2) == tile_cost(form.down, 6, 10)
+    assert tile_cost(form.transposed.up, 10, 6) == tile_cost(form.up, 6, 10)
+
+
+def test_time_is_the_round_trip_and_the_longest_part() -> None:
+    form = CostForm.of(gemm(m=6, n=10, k=5).forms()[0])
+    slow = device(1, flops=300, down=320, up=120, latency_s=0.5)
+    whole = Region(0, 6, 0, 10)  # 320 bytes down, 600 flops, 240 bytes up
+    assert phases(form, whole, slow, DType.F32) == Phases(1.0, 2.0, 2.0)
+    assert tile_time_s(form, whole, slow, DType.F32) == 2.5
+
+
+def test_a_single_product_takes_up_to_a_quarter_longer() -> None:
+    assert Phases(1.0, 0.1, 1.0).single_task_s == 1.25
+    assert Phases(4.0, 0.1, 1.0).single_task_s == 4.0
+    assert Phases(1.0, 3.0, 1.0).single_task_s == 3.0
+    assert Phases(0.0, 0.0, 0.0).single_task_s == 0.0
+
+
+def test_devices_without_the_type_are_not_in_the_arrays() -> None:
+    able = FleetArrays.of([device(3), replace(device(4), flops_per_s={DType.BF16: 1e9})], DType.F32)
+    assert able.device_id.tolist() == [3]
+    assert able.rates() == [(1e6, 1e6, 1e9, 0.0, float(1 << 50))]

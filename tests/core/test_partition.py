@@ -1,0 +1,210 @@
+"""Tiles cover the rectangle once, fit their devices, and are done near the lower bound."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleave.core.cost import CostForm, tile_cost
+from cleave.core.device import DeviceProfile
+from cleave.core.matrix import DType, Region
+from cleave.core.partition import Partition, partition
+from cleave.core.work import Work
+from cleave.errors import PlanError
+from tests.core.planning import device, fleets, gemm, homes, works
+
+QUANTA = st.sampled_from([1, 2, 5, 16])
+
+
+def cut(
+    work: Work, devices: list[DeviceProfile], row_quantum: int = 1, col_quantum: int = 1
+) -> Partition:
+    return partition(
+        CostForm.of(work), devices, work.n_rows, work.n_cols, row_quantum, col_quantum, DType.F32
+    )
+
+
+def covered(work: Work, plan: Partition) -> np.ndarray:
+    times = np.zeros((work.n_rows, work.n_cols), dtype=int)
+    for placement in plan.tiles:
+        tile = placement.tile
+        times[tile.row0 : tile.row1, tile.col0 : tile.col1] += 1
+    return times
+
+
+def finish_s(work: Work, plan: Partition, devices: list[DeviceProfile]) -> float:
+    form = CostForm.of(work)
+    busy = {profile.device_id: [0.0, 0.0, 0.0] for profile in devices}
+    for placement in plan.tiles:
+        m, n = placement.tile.n_rows, placement.tile.n_cols
+        load = busy[placement.device_id]
+        load[0] += tile_cost(form.down, m, n)
+        load[1] += tile_cost(form.up, m, n)
+        load[2] += form.flops * m * n
+    return max(
+        profile.latency_s
+        + max(
+            busy[profile.device_id][0] / profile.downlink_bytes_per_s,
+            busy[profile.device_id][1] / profile.uplink_bytes_per_s,
+            busy[profile.device_id][2] / profile.flops_per_s[DType.F32],
+        )
+        for profile in devices
+        if any(busy[profile.device_id])
+    )
+
+
+@given(works(), fleets(), QUANTA, QUANTA)
+def test_tiles_cover_every_cell_once_in_quanta(
+    work: Work, devices: list[DeviceProfile], row_quantum: int, col_quantum: int
+) -> None:
+    plan = cut(work, devices, row_quantum, col_quantum)
+    assert (covered(work, plan) == 1).all()
+    for placement in plan.tiles:
+        tile = placement.tile
+        assert tile.row0 % row_quantum == 0 == tile.col0 % col_quantum
+        assert tile.row1 % row_quantum == 0 or tile.row1 == work.n_rows
+        assert tile.col1 % col_quantum == 0 or tile.col1 == work.n_cols
+
+
+@given(works(), fleets(), QUANTA, QUANTA)
+def test_the_makespan_is_that_of_the_tiles_and_not_below_the_bound(
+    work: Work, devices: list[DeviceProfile], row_quantum: int, col_quantum: int
+) -> None:
+    plan = cut(work, devices, row_quantum, col_quantum)
+    assert plan.makespan_s == pytest.approx(finish_s(work, plan, devices))
+    assert plan.makespan_s >= plan.bound_s * (1 - 1e-9)
+
+
+@given(works(), fleets())
+def test_every_device_has_tiles_or_a_reason(work: Work, devices: list[DeviceProfile]) -> None:
+    plan = cut(work, devices)
+    used = {placement.device_id for placement in plan.tiles}
+    reasons = dict(plan.left_out)
+    assert used.isdisjoint(reasons)
+    assert used | set(reasons) == {profile.device_id for profile in devices}
+    assert all(reasons.values())
+
+
+@given(works(), fleets(max_size=20), st.floats(0.01, 1.5), st.data())
+def test_no_tile_exceeds_its_devices_memory(
+    work: Work, devices: list[DeviceProfile], share: float, data: st.DataObject
+) -> None:
+    form = CostForm.of(work)
+    largest = form.memory_bytes(work.n_rows, work.n_cols)
+    smallest = form.memory_bytes(1, 1)
+    lent = max(int(share * largest), 2 * smallest)
+    spread = st.floats(0.5, 2.0)
+    devices = [replace(one, memory_bytes=int(lent * data.draw(spread))) for one in devices]
+    plan = cut(work, devices)
+    memory = {profile.device_id: profile.memory_bytes for profile in devices}
+    assert (covered(work, plan) == 1).all()
+    for placement in plan.tiles:
+        needed_bytes = form.memory_bytes(placement.tile.n_rows, placement.tile.n_cols)
+        assert needed_bytes <= memory[placement.device_id]
+    assert plan.makespan_s >= plan.bound_s * (1 - 1e-9)
+
+
+@given(works(), fleets(max_size=8), QUANTA, st.integers(0, 8), st.data())
+def test_a_further_device_never_makes_it_longer(
+    work: Work, devices: list[DeviceProfile], quantum: int, place: int, data: st.DataObject
+) -> None:
+    slowness = data.draw(st.floats(1.0, 1000.0))
+    further = device(99, flops=1e9 / slowness, down=1e6 / slowness, up=1e6 / slowness)
+    before = cut(work, devices, quantum, quantum)
+    after = cut(work, [*devices[:place], further, *devices[place:]], quantum, quantum)
+    assert after.makespan_s <= before.makespan_s * (1 + 4e-4)  # the search stops at 1e-4
+
+
+@given(works(), fleets())
+def test_the_same_question_has_the_same_answer(work: Work, devices: list[DeviceProfile]) -> None:
+    assert cut(work, devices) == cut(work, devices)
+
+
+@pytest.mark.parametrize("n_devices", [16, 128, 1024, 8192])
+@pytest.mark.parametrize("sides", [(131072, 22016, 4096), (131072, 4096, 11008)])
+def test_fleets_of_homes_come_within_five_percent_of_the_bound(
+    n_devices: int, sides: tuple[int, int, int]
+) -> None:
+    plan = cut(gemm(*sides).forms()[0], homes(n_devices))
+    assert plan.makespan_s <= 1.05 * plan.bound_s
+
+
+def test_two_equal_devices_share_the_longer_side() -> None:
+    work = gemm(m=2048, n=3072, k=768).forms()[0]
+    plan = cut(work, [device(1), device(2)])
+    assert [placement.tile for placement in plan.tiles] == [
+        Region(0, 2048, 0, 1536),
+        Region(0, 2048, 1536, 3072),
+    ]
+    assert plan.makespan_s == 4 * 2048 * 1536 / 1e6  # the uplink is the longest part
+
+
+def test_four_equal_devices_take_a_quarter_each() -> None:
+    work = gemm(m=400, n=400, k=4000).forms()[0]
+    plan = cut(work, [device(i, flops=1e12) for i in range(4)])
+    assert {(placement.tile.n_rows, placement.tile.n_cols) for placement in plan.tiles} == {
+        (200, 200)
+    }
+
+
+def test_shares_follow_the_rates() -> None:
+    work = gemm(m=1000, n=1, k=10_000).forms()[0]  # computing is the longest part
+    plan = cut(work, [device(1, flops=3e4), device(2, flops=1e4)])
+    rows = {placement.device_id: placement.tile.n_rows for placement in plan.tiles}
+    assert rows == {1: 750, 2: 250}
+
+
+@pytest.mark.parametrize("sides", [(1, 7), (7, 1), (1, 1), (2, 2)])
+def test_more_devices_than_cells(sides: tuple[int, int]) -> None:
+    work = gemm(*sides, k=3).forms()[0]
+    plan = cut(work, [device(i) for i in range(40)])
+    assert (covered(work, plan) == 1).all()
+    assert len(plan.tiles) <= sides[0] * sides[1]
+
+
+@pytest.mark.parametrize("sides", [(0, 5), (5, 0)])
+def test_an_empty_rectangle_has_no_tiles(sides: tuple[int, int]) -> None:
+    plan = cut(gemm(*sides, k=3).forms()[0], [device(1)])
+    assert plan == Partition(tiles=(), makespan_s=0.0, bound_s=0.0, left_out=())
+
+
+def test_devices_that_would_lengthen_it_are_left_out_with_the_reason() -> None:
+    work = gemm(m=100, n=100, k=100).forms()[0]
+    plan = cut(
+        work,
+        [
+            device(1),
+            device(2, latency_s=60.0),
+            device(3, up=1e-3),
+            device(4, memory_bytes=700),  # one cell takes 400 + 400 + 4 bytes
+            replace(device(5), flops_per_s={DType.BF16: 1e15}),
+        ],
+    )
+    reasons = dict(plan.left_out)
+    assert {placement.device_id for placement in plan.tiles} == {1}
+    assert "round trip takes 60 s" in reasons[2]
+    assert "smallest tile takes 4e+03 s" in reasons[3]
+    assert "lends 700 bytes, the smallest tile needs 804" in reasons[4]
+    assert reasons[5] == "may not be given float32"
+
+
+def test_what_no_device_can_hold_is_done_in_several_tiles_each() -> None:
+    work = gemm(m=100, n=100, k=100).forms()[0]  # 120,000 bytes in one piece
+    plan = cut(work, [device(i, memory_bytes=20_000) for i in range(2)])
+    assert (covered(work, plan) == 1).all()
+    assert len(plan.tiles) >= 8
+    assert {placement.device_id for placement in plan.tiles} == {0, 1}
+
+
+def test_a_quantum_that_fits_nowhere_is_an_error_that_names_the_bytes() -> None:
+    work = gemm(m=100, n=100, k=100).forms()[0]
+    with pytest.raises(PlanError, match="needs 8400 bytes, but no device lends more than 8000"):
+        cut(work, [device(1, memory_bytes=8000)], row_quantum=10, col_quantum=10)
+
+
+def test_a_type_that_no_device_may_be_given_is_an_error() -> None:
+    work = gemm(m=4, n=4, k=4).forms()[0]
+    with pytest.raises(PlanError, match="none of 1 devices may be given float32"):
+        cut(work, [replace(device(1), flops_per_s={})])
