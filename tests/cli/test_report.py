@@ -43,7 +43,8 @@ def test_an_empty_run_has_no_share() -> None:
 
 def test_the_cost_of_churn_is_one_sentence() -> None:
     assert str(ChurnCost(19, 3, 2e9, 0.25)) == (
-        "Step 20 lost a device: 3 tasks (2 GFLOP) were done again by others, "
-        "and the step took 250 ms more than the median."
+        "Step 20 lost a device with 3 tasks (2 GFLOP) in hand, which others did again; "
+        "the step took 250 ms more than the median."
     )
+    assert "with 1 task " in str(ChurnCost(0, 1, 1.0, 0.0))
     assert "12 ms less than the median" in str(ChurnCost(0, 0, 0.0, -0.012))

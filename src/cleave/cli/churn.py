@@ -34,9 +34,10 @@ class ChurnCost:
     def __str__(self) -> str:
         """One sentence for people."""
         more = "more" if self.extra_s >= 0 else "less"
+        tasks = "1 task" if self.n_tasks == 1 else f"{self.n_tasks} tasks"
         return (
-            f"Step {self.step + 1} lost a device: {self.n_tasks} tasks "
-            f"({units.format_flops(self.flops)}) were done again by others, and the step took "
+            f"Step {self.step + 1} lost a device with {tasks} "
+            f"({units.format_flops(self.flops)}) in hand, which others did again; the step took "
             f"{units.format_seconds(abs(self.extra_s))} {more} than the median."
         )
 

@@ -15,7 +15,6 @@ from cleave import units
 from cleave.cli.churn import Strike
 from cleave.cli.report import loss_table, share_line
 from cleave.cli.screen import Screen
-from cleave.cli.tables import device_table
 from cleave.server.local import AgentOptions, local_fleet
 from cleave.train import checkpoint
 from cleave.train.flops import host_flops
@@ -85,7 +84,6 @@ def run_demo(settings: DemoSettings) -> None:
             records, on_host = _train_on(console, fleet, training, settings)
         finally:
             restore(training.model)
-        console.print(device_table(fleet.devices))
         stats = fleet.stats()
     console.print(share_line(stats, on_host))
     _save(console, training, records, settings)
@@ -193,5 +191,5 @@ def _sample(training: Training) -> str:
     torch.manual_seed(0)
     model = training.model
     assert isinstance(model, GPT)
-    tokens = model.generate(encode("The "), 160, temperature=0.6)
+    tokens = model.generate(encode("The "), 120, temperature=0.6)
     return decode(tokens)

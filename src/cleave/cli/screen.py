@@ -73,6 +73,8 @@ class Screen:
         """Leave the last picture standing."""
         if self._console.is_terminal:
             self._live.stop()
+        elif self._devices is not None and error is None:
+            self._console.print(device_table(self._devices()))
 
     def show(self, record: StepRecord) -> None:
         """Show that a step is done."""
