@@ -5,26 +5,26 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.planning import device, gemm, works
 
 from cleave.core.cost import CostForm, FleetArrays, Phases, phases, tile_cost, tile_time_s
 from cleave.core.matrix import DType, Region
 from cleave.core.work import Along, Fate, Operand, Work
 from cleave.errors import PlanError
-from tests.core.planning import device, gemm, works
 
 
 def test_form_of_a_gemm() -> None:
     form = CostForm.of(gemm(m=6, n=10, k=5).forms()[0])  # fp32: a row or column of 5 is 20 bytes
-    assert form.down == (0, 20, 20, 0)
-    assert form.up == (0, 0, 0, 4)
+    assert form.down == (0.0, 20.0, 20.0, 0.0)
+    assert form.up == (0.0, 0.0, 0.0, 4.0)
     assert form.flops == 10
-    assert form.memory == (0, 20, 20, 4)
+    assert form.memory == (0.0, 20.0, 20.0, 4.0)
 
 
 def test_form_of_a_gemm_with_its_inner_axis_cut() -> None:
     over_k_and_n = CostForm.of(gemm(m=6, n=10, k=5).forms()[1])  # partial sums of 6 rows per column
-    assert over_k_and_n.down == (0, 24, 0, 4)
-    assert over_k_and_n.up == (0, 0, 24, 0)
+    assert over_k_and_n.down == (0.0, 24.0, 0.0, 4.0)
+    assert over_k_and_n.up == (0.0, 0.0, 24.0, 0.0)
 
 
 @given(works(), st.data())
@@ -44,7 +44,7 @@ def test_bytes_are_those_of_the_blocks(work: Work, data: st.DataObject) -> None:
 def test_a_result_that_stays_takes_memory_but_no_uplink() -> None:
     work = gemm(m=6, n=10, k=5).forms()[0]
     kept = replace(work, results=(replace(work.results[0], fate=Fate.KEPT),))
-    assert CostForm.of(kept).up == (0, 0, 0, 0)
+    assert CostForm.of(kept).up == (0.0, 0.0, 0.0, 0.0)
     assert CostForm.of(kept).memory == CostForm.of(work).memory
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.planning import device, fleets, gemm, homes, works
 
 from cleave.core.cost import CostForm, tile_cost
 from cleave.core.device import DeviceProfile
@@ -13,7 +14,6 @@ from cleave.core.matrix import DType, Region
 from cleave.core.partition import Partition, partition
 from cleave.core.work import Work
 from cleave.errors import PlanError
-from tests.core.planning import device, fleets, gemm, homes, works
 
 QUANTA = st.sampled_from([1, 2, 5, 16])
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.planning import device, gemm, works
 
 from cleave.core.cost import CostForm
 from cleave.core.device import DeviceProfile
@@ -13,7 +14,6 @@ from cleave.core.matrix import Region
 from cleave.core.strips import strips
 from cleave.core.work import Work
 from cleave.errors import PlanError
-from tests.core.planning import device, gemm, works
 
 
 def cut(work: Work, tile: Region, one: DeviceProfile, target_s: float = 0.03) -> tuple[Region, ...]:

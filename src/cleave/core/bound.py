@@ -11,6 +11,7 @@ import numpy.typing as npt
 from cleave.core.cost import CostForm, FleetArrays, Floats, Terms
 
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by
+_ROUNDING = 1 + 1e-12  # what lies on the very edge is allowed
 _PRECISION = 2e-4  # relative, of a time that is searched for
 _SEARCH_WIDTH = 512  # numbers that numpy handles in about the time of one
 
@@ -94,7 +95,7 @@ def lower_bound_s(
 
     def enough(times_s: Floats) -> npt.NDArray[np.bool_]:
         areas = _area_within(form, fleet, (n_rows, n_cols), times_s[:, None], tile)
-        done = areas.sum(axis=1) >= area * (1 - 1e-12)
+        done = areas.sum(axis=1) >= area / _ROUNDING
         for terms, rate in ((form.down, egress_bytes_per_s), (form.up, ingress_bytes_per_s)):
             if math.isfinite(rate):
                 done &= _least_traffic(terms, areas, n_rows, n_cols) <= rate * times_s
@@ -151,7 +152,9 @@ def _largest_area(limits: Sequence[tuple[Floats, Terms]], n_rows: int, n_cols: i
         c0, c1, c2, c3 = terms
         slack = capacity - c0
         if not (c1 or c2):
-            most = np.minimum(most, np.maximum(slack, 0.0) / max(c3, _SMALLEST))
+            if c0 or c3:
+                rest = np.maximum(capacity * _ROUNDING - c0, 0.0)
+                most = np.minimum(most, rest / max(c3, _SMALLEST))
             continue
         if c1:
             turned = np.maximum(slack, 0.0) * (c2 / c1)
@@ -165,7 +168,7 @@ def _largest_area(limits: Sequence[tuple[Floats, Terms]], n_rows: int, n_cols: i
         m = np.minimum(np.maximum(side, _SMALLEST), n_rows)
         n: Floats | float = float(n_cols)
         for slack, (_, c1, c2, c3) in shaped:
-            rest = slack * (1 + 1e-12) - c1 * m  # m may lie on the very edge of what is allowed
+            rest = slack * _ROUNDING - c1 * m
             n = np.minimum(n, rest / np.maximum(c2 + c3 * m, _SMALLEST))
         best = np.maximum(best, m * n)
     return np.minimum(best, most)
