@@ -28,7 +28,7 @@ def functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether typer reads its parameters: each is an option with its help text."""
-    return any("command" in ast.unparse(mark) for mark in function.decorator_list)
+    return "typer." in ast.unparse(function.args)
 
 
 def required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
