@@ -222,11 +222,17 @@ def test_nothing_piles_up_over_many_steps(fleet: LocalRuntime) -> None:
     assert len(fleet) == 2  # the weights
 
 
-def test_function_transforms_are_left_to_torch(fleet: LocalRuntime) -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of forward mode
+def test_function_transforms_and_tracing_are_left_to_torch(fleet: LocalRuntime) -> None:
     layer = offload(nn.Linear(3, 2), fleet, "devices")
     x = torch.randn(5, 3)
-    assert torch.allclose(torch.func.vmap(layer)(x), layer(x))
-    assert [work.name for work in fleet.submitted] == ["forward"]
+    outs = [torch.func.vmap(layer)(x), torch.func.jvp(layer, (x,), (x,))[0]]
+    with torch.autograd.forward_ad.dual_level():
+        outs.append(layer(torch.autograd.forward_ad.make_dual(x, x)))
+    outs.append(torch.jit.trace(layer, x)(x))
+    assert not fleet.submitted
+    for out in outs:
+        assert torch.allclose(out, layer(x), atol=1e-6)
 
 
 def test_autocast_sends_the_narrow_type_and_casts_a_weight_once(fleet: LocalRuntime) -> None:

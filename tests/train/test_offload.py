@@ -206,6 +206,64 @@ def test_switching_between_train_and_eval_works_on(fleet: LocalRuntime) -> None:
     )
 
 
+class Adapter(nn.Module):
+    """A frozen layer and a small trained one beside it, as adapters are put into models."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base = base
+        self.down, self.up = nn.Linear(4, 2, bias=False), nn.Linear(2, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.base(x) + self.up(self.down(x))
+        return out
+
+
+def test_adapters_around_offloaded_layers_train_and_the_base_is_sent_once(
+    fleet: LocalRuntime,
+) -> None:
+    model = offload(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), fleet, "devices")
+    model.requires_grad_(False)
+    for name, layer in list(model.named_children()):
+        model.set_submodule(name, Adapter(layer))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    before = [p.clone() for p in trained]
+    optimizer = torch.optim.AdamW(trained, lr=0.1)
+    sent = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        start = fleet.bytes_down
+        model(torch.ones(2, 4)).square().sum().backward()
+        optimizer.step()
+        sent.append(fleet.bytes_down - start)
+    assert all(not torch.equal(p, b) for p, b in zip(trained, before, strict=True))
+    assert {work.name for work in fleet.submitted} == {"forward", "input grad"}
+    assert sent[1] == sent[2] < sent[0]
+
+
+def test_a_parametrized_layer_trains(fleet: LocalRuntime) -> None:
+    torch.manual_seed(0)
+    local = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))
+    model = offload(copy.deepcopy(local), fleet, "devices")
+    for each in (local, model):
+        each(torch.ones(2, 4)).square().sum().backward()
+    assert_gradients(gradients_of(model), gradients_of(local))
+    assert fleet.submitted
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_under_compile_offloaded_layers_are_graph_breaks(fleet: LocalRuntime) -> None:
+    torch.manual_seed(0)
+    local = MODELS["gpt"]()
+    model = offload(copy.deepcopy(local), fleet, "devices")
+    compiled: Any = torch.compile(model, backend="eager")
+    loss_of(compiled, TOKENS).backward()
+    loss_of(local, TOKENS).backward()
+    assert_gradients(gradients_of(model), gradients_of(local))
+    assert [work.name for work in fleet.submitted].count("attention") == 2
+
+
 def test_the_public_names_are_these() -> None:
     assert cleave.offload is offload
     assert cleave.restore is restore

@@ -21,6 +21,7 @@ from cleave.train.held import Held, as_matrix, start, torch_dtype, wire_dtype
 from cleave.train.linear import (
     FLOATS,
     autocast_dtype,
+    is_plain,
     kept,
     refuse_double_backward,
     wire_for,
@@ -61,6 +62,8 @@ def attend(
         mask: Which keys may be seen, ``(batch, kv_len)`` bool, or None for all.
         settings: The rest.
     """
+    if not all(is_plain(tensor) for tensor in qkv):
+        return None
     compute = _compute_dtype(qkv)
     if compute is None:
         state.note(f"attention in {' x '.join(str(tensor.dtype) for tensor in qkv)}")
@@ -279,7 +282,7 @@ def _shape(
 
 
 def _with_seed(shape: AttentionShape) -> AttentionShape:
-    """With a key for its dropout, drawn as torch draws: see `docs/decisions/0002-dropout.md`."""
+    """With a key for its dropout, drawn as torch draws: see `docs/decisions/0005-dropout.md`."""
     seed = int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
     return replace(shape, seed=seed)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import functools
+import sys
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -70,6 +71,7 @@ def _make_layer_class(plain: type[nn.Module], plan: LinearPlan) -> type[nn.Modul
 
     @functools.wraps(plain.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
+        _keep_the_compiler_out()
         state = state_of(self)
         x: torch.Tensor = args[0] if args else next(iter(kwargs.values()))
         y = None if state is None else linear(self, x, state, plan)
@@ -81,6 +83,7 @@ def _make_layer_class(plain: type[nn.Module], plan: LinearPlan) -> type[nn.Modul
 def _make_scope_class(plain: type[nn.Module], intercepts: bool) -> type[nn.Module]:
     @functools.wraps(plain.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> object:
+        _keep_the_compiler_out()
         state = state_of(self)
         if state is None:
             return plain.forward(self, *args, **kwargs)
@@ -98,8 +101,16 @@ def _weights(module: nn.Module) -> Iterator[torch.Tensor]:
             yield cast(torch.Tensor, part.weight)
 
 
+def _keep_the_compiler_out() -> None:
+    """Have torch.compile, if it is in use, leave all of Cleave's code as it is: a graph break."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None and not vars(rules).get("_cleave_is_skipped"):
+        vars(rules)["_cleave_is_skipped"] = True
+        rules.add("cleave")
+
+
 def _derived(plain: type[nn.Module], forward: Any, extra: dict[str, object]) -> type[nn.Module]:
-    forward._torchdynamo_disable = True  # a graph break under torch.compile
+    forward._torchdynamo_disable = True  # runs as it is, and so can say the same of all the rest
 
     def reduced(self: nn.Module, protocol: Any) -> Any:
         make, args, *rest = cast("tuple[Any, ...]", plain.__reduce_ex__(self, protocol))

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from cleave.core.matrix import DType, Matrix
 from cleave.core.operations import Gemm
@@ -32,7 +33,7 @@ def linear(
         plan: How its weight is stored.
     """
     weight = cast(torch.Tensor, layer.weight)
-    if not _is_plain(x) or not _fits(x, weight, plan):
+    if not is_plain(x) or not _fits(x, weight, plan):
         return None
     compute = _compute_dtype(x, weight)
     if compute is None:
@@ -231,14 +232,15 @@ def _sizes(weight: torch.Tensor, plan: LinearPlan) -> tuple[int, int]:
     return (rows, cols) if plan.out_in else (cols, rows)
 
 
-def _is_plain(x: torch.Tensor) -> bool:
-    """Whether ``x`` is an ordinary tensor with elements, outside of function transforms."""
-    return (
-        type(x) in (torch.Tensor, nn.Parameter)
-        and x.layout is torch.strided
-        and x.device.type != "meta"
-        and torch._C._functorch.peek_interpreter_stack() is None
+def is_plain(x: torch.Tensor) -> bool:
+    """Whether ``x`` is an ordinary tensor with elements, outside of transforms and tracing."""
+    transformed = (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
     )
+    is_tensor = type(x) in (torch.Tensor, nn.Parameter) and x.layout is torch.strided
+    return is_tensor and x.device.type != "meta" and not transformed
 
 
 def _fits(x: torch.Tensor, weight: torch.Tensor, plan: LinearPlan) -> bool:
