@@ -229,7 +229,7 @@ def test_function_transforms_and_tracing_are_left_to_torch(fleet: LocalRuntime) 
     outs = [torch.func.vmap(layer)(x), torch.func.jvp(layer, (x,), (x,))[0]]
     with torch.autograd.forward_ad.dual_level():
         outs.append(layer(torch.autograd.forward_ad.make_dual(x, x)))
-    outs.append(torch.jit.trace(layer, x)(x))
+    outs.append(torch.jit.trace(layer, x, check_trace=False)(x))
     assert not fleet.submitted
     for out in outs:
         assert torch.allclose(out, layer(x), atol=1e-6)
