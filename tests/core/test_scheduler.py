@@ -334,9 +334,9 @@ def test_a_paused_device_gives_back_its_work_and_returns_when_resumed() -> None:
     story.join(1, 2)
     story.tell(submitted(7))
     (held,) = story.has(1)
-    commands = story.tell(DevicePaused(1, "on battery"))
-    assert CancelTask(1, held) in commands
-    story.tell(TaskCancelled(1, held))
+    story.tell(DevicePaused(1, "on battery"))
+    assert story.has(1) == ()
+    story.tell(TaskRefused(1, held, "paused"))
     story.finish_all()
     assert len(story.of(CompleteWork)) == 1
     assert all(c.device_id == 2 for c in story.of(AcceptResult))

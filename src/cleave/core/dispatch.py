@@ -42,6 +42,7 @@ class Dispatcher:
             self._without_device(self._book.new_strip(state, state.work.whole, state.work.whole))
             return
         state.form, state.layout = choice.form, choice.layout
+        self._book.planned_bytes += choice.n_bytes
         for placement in choice.layout:
             device = self._book.devices[placement.device_id]
             self._enqueue_tile(state, placement.tile, device, frozenset())

@@ -41,7 +41,7 @@ class DeviceLeft:
 
 @dataclass(frozen=True, slots=True)
 class DevicePaused:
-    """A device's owner comes first for now; it gives back what it has not finished."""
+    """A device's owner comes first for now; it has dropped what it had not finished."""
 
     device_id: int
     reason: str

@@ -123,8 +123,7 @@ class Scheduler:
         device = self._book.devices.get(event.device_id)
         if device is not None:
             device.paused = event.reason
-            lost = self._book.take_sent(device) + self._book.take_queue(device)
-            self._dispatcher.place(lost)
+            self._dispatcher.place(self._book.take_all(device))
 
     def _resumed(self, event: DeviceResumed) -> None:
         device = self._book.devices.get(event.device_id)
@@ -243,10 +242,9 @@ class Scheduler:
 
     def _refused(self, event: TaskRefused) -> None:
         device, sent = self._ended(event.device_id, event.task_id, refused=True)
-        if device is None or sent is None:
-            return
-        device.ledger.forget(event.missing)
-        if sent.is_cancelled:
+        if device is not None:
+            device.ledger.forget(event.missing)
+        if device is None or sent is None or sent.is_cancelled:
             return
         strip = sent.strip
         strip.refusals += 1

@@ -80,9 +80,18 @@ class WorkView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All of it at one moment."""
+    """All of it at one moment.
+
+    Attributes:
+        now_s: Which moment.
+        planned_bytes: What all plans so far said must move, both ways.
+        devices: In order of joining.
+        works: In order of submission.
+        strips: Those still open.
+    """
 
     now_s: float
+    planned_bytes: int
     devices: tuple[DeviceView, ...]
     works: tuple[WorkView, ...]
     strips: tuple[StripView, ...]
@@ -92,6 +101,7 @@ def take_snapshot(book: Book) -> Snapshot:
     """The picture of a book."""
     return Snapshot(
         now_s=book.now_s,
+        planned_bytes=book.planned_bytes,
         devices=tuple(_device_view(device, book.now_s) for device in book.devices.values()),
         works=tuple(
             WorkView(

@@ -198,6 +198,7 @@ class Book:
         self.strips: dict[int, Strip] = {}
         self.commands: list[Command] = []
         self.now_s = 0.0
+        self.planned_bytes = 0
         self._next_task_id = 1
         self._late: dict[int, Strip] = {}
 
@@ -276,12 +277,14 @@ class Book:
             self.dequeue(strip)
         return [strip for strip in queued if not strip.is_placed]
 
-    def take_sent(self, device: DeviceState) -> list[Strip]:
-        """Cancel all that a device has; the strips that nobody has now."""
-        wanted = [sent.strip for sent in device.sent.values() if not sent.is_cancelled]
-        for strip in wanted:
-            self.cancel(device, strip)
-        return [strip for strip in wanted if not strip.is_placed]
+    def take_all(self, device: DeviceState) -> list[Strip]:
+        """A device has dropped all its tasks and its queue is taken; the strips nobody has now."""
+        dropped = [sent.strip for sent in device.sent.values() if not sent.is_cancelled]
+        for task_id in tuple(device.sent):
+            sent = self.end(device, task_id)
+            device.tally.wasted_flops += 0.0 if sent is None else sent.prediction.flops
+        queued = self.take_queue(device)
+        return [strip for strip in dropped if not strip.is_placed] + queued
 
     def remove(self, device: DeviceState) -> list[Strip]:
         """A device is gone; the strips that nobody has now."""

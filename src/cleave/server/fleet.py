@@ -187,6 +187,7 @@ class Fleet:
             host_tasks=host.tasks,
             bytes_down=sum(device.bytes_down for device in devices),
             bytes_up=sum(device.bytes_up for device in devices),
+            planned_bytes=self._server.call(lambda: self._scheduler.snapshot().planned_bytes),
             devices_joined=self._n_joined,
             devices_left=self._n_left,
             matrices=len(self._store),

@@ -66,6 +66,7 @@ class FleetStats:
         host_tasks: Tasks that the host did in place of devices.
         bytes_down: Server to devices.
         bytes_up: Devices to server.
+        planned_bytes: What the plans said must move, both ways: elements alone, no redone work.
         devices_joined: Devices that came in.
         devices_left: Devices that went.
         matrices: Matrices that the host holds for work now.
@@ -80,6 +81,7 @@ class FleetStats:
     host_tasks: int
     bytes_down: int
     bytes_up: int
+    planned_bytes: int
     devices_joined: int
     devices_left: int
     matrices: int
