@@ -121,7 +121,7 @@ class Ledger:
         return tuple(dropped)
 
     def abandon(self, task_id: int) -> tuple[int, ...]:
-        """The device would not take the task: what came with it alone is not there; blocks to drop."""
+        """Refused: what came with it alone is not there; the blocks to drop."""
         load = self._loads.get(task_id)
         dropped = list(self.unload(task_id))
         for handle in () if load is None else dict.fromkeys(load.handles):
