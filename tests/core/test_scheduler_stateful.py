@@ -188,7 +188,7 @@ class Churn(RuleBasedStateMachine):
                 self.tell(TaskFinished(device_id, task_id, 0.01))
             else:
                 break
-        assert set(self.ended) == self.submitted
+        assert set(self.ended) == self.submitted, self.scheduler.snapshot()
         assert not self.scheduler.snapshot().strips
 
 
