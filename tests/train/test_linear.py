@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.train.local_runtime import LocalRuntime
+from tests.train.local_runtime import LocalPending, LocalRuntime
 from torch import nn
 
 from cleave.errors import OffloadError, WorkFailedError
@@ -220,6 +220,25 @@ def test_nothing_piles_up_over_many_steps(fleet: LocalRuntime) -> None:
     gc.collect()  # tracebacks are cycles
     model(torch.randn(4, 3))
     assert len(fleet) == 2  # the weights
+
+
+def test_an_interrupted_wait_keeps_what_the_work_reads_until_it_has_ended(
+    fleet: LocalRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = offload(nn.Sequential(nn.Linear(3, 2)), fleet, "devices")
+
+    def interrupt(_pending: LocalPending) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalPending, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.ones(4, 3))
+    gc.collect()
+    assert len(fleet) == 3  # X, W, Y
+    with torch.no_grad():
+        model(torch.ones(4, 3))
+    assert len(fleet) == 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of forward mode
