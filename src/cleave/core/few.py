@@ -81,18 +81,21 @@ class ColumnSearch:
             reach.append(reach[-1])
             last.append(None)
             for first in range(end - 1, -1, -1):
-                if end == len(budgets):  # it only matters whether the last group can do the rest
-                    width = self._n_cols - reach[first]
-                    width *= self._rows(budgets[first:end], width) >= self._n_rows
+                group = first, end
+                needed = reach[end] - reach[first] + 1  # narrower than this it is of no use
+                if end == len(budgets):  # and the last one has to do the rest
+                    needed = self._n_cols - reach[first]
+                    width = needed if self._can_do(budgets, group, needed) else 0
                 elif first == end - 1:
-                    width = self._width_alone(budgets[first])
+                    width = widths[group] = self._width_alone(budgets[first])
+                elif needed > self._n_cols or not self._can_do(budgets, group, needed):
+                    continue
                 else:
-                    guess = widths[first, first + 1] + widths[first + 1, end]
-                    width = self._width(budgets, (first, end), guess)
-                widths[first, end] = width
+                    guess = widths.get((first + 1, end), 0) + widths[first, first + 1]
+                    width = widths[group] = self._width(budgets, group, needed, guess)
                 if reach[first] + width > reach[end]:
                     reach[end] = reach[first] + width
-                    last[end] = (first, end), width
+                    last[end] = group, width
         if reach[-1] < self._n_cols:
             self._least.update(widths)
             return None
@@ -110,10 +113,18 @@ class ColumnSearch:
         """The widest column that one slot can do."""
         return _sides(self._transposed, [budget], self._n_rows, self._n_cols)[0]
 
-    def _width(self, budgets: Sequence[_Budget], group: _Group, guess: int) -> int:
-        """The widest column that a group can do."""
+    def _can_do(self, budgets: Sequence[_Budget], group: _Group, width: int) -> bool:
+        """Whether a group can do a column of this width."""
+        if width <= self._least.get(group, 0):
+            return True
+        if width > self._most.get(group, self._n_cols):
+            return False
+        return self._rows(budgets[group[0] : group[1]], width) >= self._n_rows
+
+    def _width(self, budgets: Sequence[_Budget], group: _Group, low: int, guess: int) -> int:
+        """The widest column that a group can do, which is ``low`` or more."""
         within = budgets[group[0] : group[1]]
-        low, high = self._least.get(group, 0), self._most.get(group, self._n_cols)
+        low, high = max(low, self._least.get(group, 0)), self._most.get(group, self._n_cols)
         probes = 0
         while low < high:
             guess = min(max(guess, low + 1), high)

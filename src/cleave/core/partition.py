@@ -53,9 +53,9 @@ def partition(
     """The cut of a rectangle for which the last device finishes early, near the lower bound.
 
     Every tile fits its device's memory; where one tile cannot hold all that a device should do, it
-    gets several. A device that would only make it longer gets none. With up to 16 devices that need
-    one tile each, a further device never makes the makespan longer (but for a search tolerance of
-    0.03 %).
+    gets several. A device that would only make it longer gets none. Among up to 16 devices that could
+    each hold all of it, and with quanta that divide the sides, a further device never makes it
+    longer (the search stops within 0.03 %).
 
     Args:
         form: What a tile costs.
