@@ -10,18 +10,27 @@ if TYPE_CHECKING:
     from cleave.server.current import current_fleet
     from cleave.server.fleet import Fleet
     from cleave.server.local import local_fleet
-    from cleave.train.offload import offload, restore
+    from cleave.train.offload import invalidate, offload, restore
 
 try:
     __version__ = version("cleave-train")
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["Fleet", "__version__", "current_fleet", "local_fleet", "offload", "restore"]
+__all__ = [
+    "Fleet",
+    "__version__",
+    "current_fleet",
+    "invalidate",
+    "local_fleet",
+    "offload",
+    "restore",
+]
 
 _HOMES = {
     "current_fleet": "cleave.server.current",
     "Fleet": "cleave.server.fleet",
+    "invalidate": "cleave.train.offload",
     "local_fleet": "cleave.server.local",
     "offload": "cleave.train.offload",
     "restore": "cleave.train.offload",

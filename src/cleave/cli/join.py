@@ -109,6 +109,8 @@ def join(
     ca_file: Annotated[
         Path | None,
         typer.Option(
+            "--ca",
+            metavar="FILE",
             help="Certificates to trust besides the system's.",
             show_default="none",
             rich_help_panel="Connection",
