@@ -78,7 +78,7 @@ def run_demo(settings: DemoSettings) -> None:
         f"{settings.training.tokens_per_step:,} tokens.\n"
         f"Starting a server and {settings.n_agents} agents of unequal speed on this machine."
     )
-    with local_fleet(agents=_agents(settings.n_agents)) as fleet:
+    with local_fleet(agents=local_agents(settings.n_agents)) as fleet:
         offload(training.model, fleet, place="devices")
         try:
             records, on_host = _train_on(console, fleet, training, settings)
@@ -94,7 +94,8 @@ def run_demo(settings: DemoSettings) -> None:
     console.print(_sample(training), markup=False)
 
 
-def _agents(n: int) -> list[AgentOptions]:
+def local_agents(n: int) -> list[AgentOptions]:
+    """Options of ``n`` agents: four kinds, each slower than the one before."""
     return [
         replace(KINDS[i % len(KINDS)], name=f"{KINDS[i % len(KINDS)].name}{i // len(KINDS) or ''}")
         for i in range(n)
