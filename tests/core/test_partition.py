@@ -21,9 +21,8 @@ QUANTA = st.sampled_from([1, 2, 5, 16])
 def cut(
     work: Work, devices: list[DeviceProfile], row_quantum: int = 1, col_quantum: int = 1
 ) -> Partition:
-    return partition(
-        CostForm.of(work), devices, work.n_rows, work.n_cols, row_quantum, col_quantum, DType.F32
-    )
+    sides, quanta = (work.n_rows, work.n_cols), (row_quantum, col_quantum)
+    return partition(CostForm.of(work), devices, DType.F32, sides, quanta)
 
 
 def covered(work: Work, plan: Partition) -> np.ndarray:

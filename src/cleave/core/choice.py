@@ -74,11 +74,9 @@ class Planner:
             cut = partition(
                 CostForm.of(work),
                 profiles,
-                n_rows=region.n_rows,
-                n_cols=region.n_cols,
-                row_quantum=work.row_quantum,
-                col_quantum=work.col_quantum,
-                dtype=work.dtype,
+                work.dtype,
+                sides=(region.n_rows, region.n_cols),
+                quanta=(work.row_quantum, work.col_quantum),
             )
         except PlanError:
             return ()

@@ -37,25 +37,22 @@ def cut_columns(
     """
     order = np.argsort(-areas, kind="stable")
     slots, areas = slots.take(order), areas[order] * (sides[0] * sides[1] / areas.sum())
-    in_columns = _best_of_scales(form, slots, areas, time_s, sides)
-    in_rows = _best_of_scales(form.transposed, slots, areas, time_s, sides[::-1])
-    cuts = [
-        (makespan_s(form, slots, cells), cells)
-        for cells in (in_columns, None if in_rows is None else in_rows[:, [0, 3, 4, 1, 2]])
-        if cells is not None
-    ]
+    cuts = _cuts(form, slots, areas, time_s, sides)
+    turned = _cuts(form.transposed, slots, areas, time_s, sides[::-1])
+    cuts.extend(cells[:, [0, 3, 4, 1, 2]] for cells in turned)
     if not cuts:
         return None
-    _, cells = min(cuts, key=lambda cut: cut[0])
-    cells[:, 0] = order[cells[:, 0]]
-    return cells
+    best = min(cuts, key=lambda cells: makespan_s(form, slots, cells))
+    best[:, 0] = order[best[:, 0]]
+    return best
 
 
-def _best_of_scales(
+def _cuts(
     form: CostForm, slots: FleetArrays, areas: Floats, time_s: float, sides: tuple[int, int]
-) -> Ints | None:
-    """The cut into columns whose widths before rounding let the last column finish soonest."""
+) -> list[Ints]:
+    """Two cuts: into the columns that finish soonest before rounding, and as a single column."""
     preferred = _preferred_widths(form, slots, areas, sides[1])
+    cuts: list[Ints | None] = []
     best: tuple[float, _Columns, Floats] | None = None
     for scale in _SCALES:
         starts = _group(np.maximum(preferred * scale, 1.0), areas, sides)
@@ -63,8 +60,11 @@ def _best_of_scales(
         widths, last_s = columns.balanced(np.add.reduceat(areas, starts) / sides[0])
         if best is None or last_s < best[0]:
             best = last_s, columns, widths
-    assert best is not None
-    return best[1].cells(best[2], sides[1])
+    if best is not None:
+        cuts.append(best[1].cells(best[2], sides[1]))
+    single = _Columns(form, slots, np.zeros(1, dtype=np.int64), sides[0], time_s)
+    cuts.append(single.cells(np.full(1, float(sides[1])), sides[1]))
+    return [cells for cells in cuts if cells is not None]
 
 
 class _Columns:

@@ -44,34 +44,31 @@ class Partition:
 def partition(
     form: CostForm,
     devices: Sequence[DeviceProfile],
-    n_rows: int,
-    n_cols: int,
-    row_quantum: int,
-    col_quantum: int,
     dtype: DType,
+    sides: tuple[int, int],
+    quanta: tuple[int, int] = (1, 1),
 ) -> Partition:
     """The cut of a rectangle for which the last device finishes early, near the lower bound.
 
     Every tile fits its device's memory; where one tile cannot hold all that a device should do, it
-    gets several. A device that would only make it longer gets none. Among up to 16 devices that could
-    each hold all of it, and with quanta that divide the sides, a further device never makes it
-    longer (the search stops within 0.03 %).
+    gets several. A device that would only make it longer gets none. Among up to 16 devices that
+    could each hold all of it, and with quanta that divide the sides, a further device never makes
+    it longer (the search stops within 0.03 %).
 
     Args:
         form: What a tile costs.
-        devices: Those without a rate for ``dtype`` are left out.
-        n_rows: Rows of the rectangle.
-        n_cols: Columns of the rectangle.
-        row_quantum: Tiles begin at multiples of this many rows.
-        col_quantum: Tiles begin at multiples of this many columns.
+        devices: Who may take part; those without a rate for ``dtype`` are left out.
         dtype: What the work computes with.
+        sides: Rows and columns of the rectangle.
+        quanta: Tiles begin at multiples of this many rows and columns.
 
     Raises:
         PlanError: If no device may be given ``dtype``, or none can hold the smallest tile.
     """
+    n_rows, n_cols = sides
     if n_rows == 0 or n_cols == 0:
         return Partition(tiles=(), makespan_s=0.0, bound_s=0.0, left_out=())
-    grid = _Grid(n_rows, n_cols, min(row_quantum, n_rows), min(col_quantum, n_cols))
+    grid = _Grid(n_rows, n_cols, min(quanta[0], n_rows), min(quanta[1], n_cols))
     needed_bytes = form.memory_bytes(grid.row_quantum, grid.col_quantum)
     roomy = [device for device in devices if device.memory_bytes >= needed_bytes]
     fleet = FleetArrays.of(roomy, dtype)
