@@ -3,7 +3,7 @@
 One form holds for every kind of work: a tile of m rows and n columns costs
 ``c0 + c1 * m + c2 * n + c3 * m * n`` of each of downlink, uplink and memory, and ``f * m * n``
 flops. Sending, computing and returning overlap, so the time of a tile is the round trip plus the
-longest of the three (`docs/how-it-works.md`, "Cost").
+longest of the three.
 """
 
 from __future__ import annotations
