@@ -63,8 +63,7 @@ def make_step(
 
 
 def measure(step: Callable[[], float], repeats: int) -> Measured:
-    """Median of ``repeats`` steps after one to warm up."""
-    step()
+    """Median of ``repeats`` steps; the caller has warmed up."""
     times = []
     for _ in range(repeats):
         begin_s = time.perf_counter()
@@ -82,7 +81,9 @@ def cpu_seconds(process: psutil.Process) -> float:
 def compare(config: GPTConfig, args: argparse.Namespace, dtype: torch.dtype) -> dict[str, object]:
     """Local and offloaded, one after the other in the same run."""
     torch.set_num_threads(os.cpu_count() or 1)
-    local = measure(make_step(config, args.tokens, dtype, None), args.repeats)
+    step = make_step(config, args.tokens, dtype, None)
+    step()
+    local = measure(step, args.repeats)
     with cleave.local_fleet(args.agents, threads=1, backend=args.backend) as fleet:
         step = make_step(config, args.tokens, dtype, fleet)
         step()
@@ -92,7 +93,7 @@ def compare(config: GPTConfig, args: argparse.Namespace, dtype: torch.dtype) -> 
         offloaded = measure(step, args.repeats)
         after = fleet.stats()
         spent = [cpu_seconds(p) - old for p, old in zip((here, *there), spent, strict=True)]
-    n_steps = args.repeats + 1
+    n_steps = args.repeats
     moved = after.bytes_down + after.bytes_up - before.bytes_down - before.bytes_up
     planned = after.planned_bytes - before.planned_bytes
     return {
