@@ -14,13 +14,14 @@ import torch
 from cleave.compute.cases import Block, Case
 from cleave.compute.probe import probe_block, rate_flops, rate_program
 from cleave.compute.selftest import selftest_cases
+from cleave.compute.torch_ops import DTYPES
 from cleave.core.device import DeviceProfile
 from cleave.core.matrix import BlockRef, DType, Matrix, Region
 from cleave.core.program import Op, Program, Ref
 from cleave.core.work import Fate, TaskOutput
 from cleave.errors import DeviceError
 from cleave.server.connection import Attempt, Connection, Filling, Payloads
-from cleave.server.operands import as_bytes, torch_dtype
+from cleave.server.operands import as_bytes
 from cleave.wire.messages import (
     AgentMessage,
     Failed,
@@ -219,9 +220,7 @@ class _Prober:
         outputs: Sequence[_Output],
     ) -> tuple[list[torch.Tensor], float]:
         task_id = next(self._ids)
-        sinks = [
-            torch.empty(out.n_rows, out.n_cols, dtype=torch_dtype(out.dtype)) for out in outputs
-        ]
+        sinks = [torch.empty(out.n_rows, out.n_cols, dtype=DTYPES[out.dtype]) for out in outputs]
         places = [
             TaskOutput(_whole(out.n_rows, out.n_cols, out.dtype), Fate.RETURNED) for out in outputs
         ]

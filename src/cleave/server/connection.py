@@ -165,7 +165,7 @@ class Connection:
                 self.bytes_up += len(frame.data)
                 self._hear(frame.data)
             elif frame.type is WSMsgType.ERROR:
-                return f"connection error: {self._websocket.exception()}"
+                return f"connection lost: {self._websocket.exception()}"
             else:
                 raise ProtocolError(f"expected binary frames, got {frame.type.name.lower()}")
         error = self._websocket.exception()

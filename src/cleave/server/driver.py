@@ -14,6 +14,7 @@ from typing import Union
 import torch
 
 from cleave.compute.backend import Backend
+from cleave.compute.torch_ops import DTYPES
 from cleave.core.device import DeviceProfile
 from cleave.core.events import (
     AcceptResult,
@@ -44,7 +45,7 @@ from cleave.core.settings import HOST
 from cleave.core.work import Task, TaskOutput, Work
 from cleave.errors import WorkFailedError
 from cleave.server.connection import Attempt, Connection, Filling
-from cleave.server.operands import OperandStore, WorkResults, as_bytes, torch_dtype, write_bytes
+from cleave.server.operands import OperandStore, WorkResults, as_bytes, write_bytes
 from cleave.server.status import DeviceStatus, device_status
 from cleave.wire.messages import (
     AgentMessage,
@@ -339,7 +340,7 @@ def run_on(backend: Backend, task: Task, inputs: Sequence[torch.Tensor]) -> list
     results = []
     for array, output in zip(backend.run(task.program, arrays), task.outputs, strict=True):
         dtype, region = output.block.matrix.dtype, output.block.region
-        result = torch.empty(region.n_rows, region.n_cols, dtype=torch_dtype(dtype))
+        result = torch.empty(region.n_rows, region.n_cols, dtype=DTYPES[dtype])
         write_bytes(result, backend.read(array, dtype))
         results.append(result)
     return results

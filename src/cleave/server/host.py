@@ -7,9 +7,9 @@ from functools import cache
 
 import torch
 
+from cleave.compute.torch_ops import DTYPES
 from cleave.core.matrix import DType
 from cleave.core.work import Work
-from cleave.server.operands import torch_dtype
 
 _SIDE = 512
 _ENOUGH_S = 0.02
@@ -23,7 +23,7 @@ def host_seconds(work: Work) -> float:
 @cache
 def _flops_per_s(dtype: DType) -> float:
     """Measured once per element type, by square GEMMs for a few hundredths of a second."""
-    a = torch.ones(_SIDE, _SIDE, dtype=torch_dtype(dtype))
+    a = torch.ones(_SIDE, _SIDE, dtype=DTYPES[dtype])
     torch.mm(a, a)
     n_products = 0
     begin_s = time.perf_counter()

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import psutil
 
 from cleave.errors import ConfigError, NoDevicesError
 from cleave.server.fleet import Fleet
@@ -22,7 +24,8 @@ class AgentOptions:
     Attributes:
         name: What it is called.
         backend: ``"auto"``, ``"torch"`` or ``"numpy"``.
-        memory: What it lends, as ``cleave join --memory`` reads it: ``"500MB"``.
+        memory: What it lends, as ``cleave join --memory`` reads it: ``"500MB"``; None is a fair
+            share of half of this machine's free memory.
         threads: Processor threads.
         limit_down: Link rate to it, as ``--limit-down`` reads it: ``"50Mbit/s"``.
         limit_up: Link rate from it.
@@ -91,6 +94,7 @@ class LocalFleet(Fleet):
     """
 
     agents: list[LocalAgent]
+    share_bytes: int
 
     def add_agent(self, options: AgentOptions | None = None, **changes: object) -> LocalAgent:
         """Start one more; it has joined when `Fleet.wait` says so.
@@ -100,6 +104,8 @@ class LocalFleet(Fleet):
             changes: Or single fields of `AgentOptions`.
         """
         options = options or _options(len(self.agents), **changes)
+        if options.memory is None:
+            options = replace(options, memory=f"{self.share_bytes}B")
         agent = LocalAgent(self.join_url, options)
         self.agents.append(agent)
         return agent
@@ -151,6 +157,7 @@ def local_fleet(
     fleet = LocalFleet(**{"host": "127.0.0.1", **fleet_options})  # type: ignore[arg-type]
     try:
         fleet.agents = []
+        fleet.share_bytes = psutil.virtual_memory().available // (2 * max(1, len(agents)))
         for options in agents:
             fleet.add_agent(options)
         _wait(fleet, len(agents), timeout)

@@ -8,22 +8,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from cleave.compute.torch_ops import DTYPES
 from cleave.core.matrix import BlockRef, DType, Matrix, Region
 from cleave.core.work import Fate, TaskOutput
 from cleave.errors import OffloadError
 from cleave.wire.pieces import pieces
 
-_TORCH = {
-    DType.F64: torch.float64,
-    DType.F32: torch.float32,
-    DType.BF16: torch.bfloat16,
-    DType.F16: torch.float16,
-    DType.I64: torch.int64,
-    DType.I32: torch.int32,
-    DType.U8: torch.uint8,
-    DType.BOOL: torch.bool,
-}
-_DTYPE = {value: key for key, value in _TORCH.items()}
+_DTYPE = {value: key for key, value in DTYPES.items()}
 
 
 def dtype_of(tensor: torch.Tensor) -> DType:
@@ -39,11 +30,6 @@ def dtype_of(tensor: torch.Tensor) -> DType:
             f"these can: {', '.join(d.value for d in DType)}"
         )
     return dtype
-
-
-def torch_dtype(dtype: DType) -> torch.dtype:
-    """PyTorch's name of an element type of the wire."""
-    return _TORCH[dtype]
 
 
 class OperandStore:
@@ -78,7 +64,7 @@ class OperandStore:
 
     def allocate(self, n_rows: int, n_cols: int, dtype: DType) -> Matrix:
         """A matrix to be written by work; its elements are undefined until then."""
-        return self.adopt(torch.empty(n_rows, n_cols, dtype=_TORCH[dtype]))
+        return self.adopt(torch.empty(n_rows, n_cols, dtype=DTYPES[dtype]))
 
     def tensor(self, matrix: Matrix) -> torch.Tensor:
         """The tensor of a matrix.
@@ -179,7 +165,7 @@ class WorkResults:
             return None
         region = output.block.region
         if output.is_partial:
-            dtype = _TORCH[output.block.matrix.dtype]
+            dtype = DTYPES[output.block.matrix.dtype]
             return torch.empty(region.n_rows, region.n_cols, dtype=dtype)
         tensor = self._store.tensor(output.block.matrix)
         return tensor[region.row0 : region.row1, region.col0 : region.col1]
