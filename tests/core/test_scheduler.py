@@ -159,6 +159,31 @@ def test_losing_all_devices_leaves_the_rest_to_the_host() -> None:
     assert len(story.of(CompleteWork)) == 1
 
 
+def test_a_device_that_turns_out_slow_is_given_less() -> None:
+    story = Story(SchedulerSettings(replan_s=0.0))
+    story.join(1, 2, flops_per_s=1e10)
+
+    def cells(work_id: int) -> dict[int, int]:
+        story.tell(submitted(work_id, *gemm(m=512, n=512, k=512)))
+        for _ in range(200):
+            sent = [(v.device_id, t) for v in story.scheduler.snapshot().devices for t in v.sent]
+            for device_id, task_id in sent:
+                story.tell(TaskFinished(device_id, task_id, 0.5 if device_id == 1 else 0.05))
+        (done,) = [c for c in story.of(CompleteWork) if c.work_id == work_id]
+        shares: dict[int, int] = {}
+        for placement in done.layout:
+            area = shares.get(placement.device_id, 0) + placement.tile.area
+            shares[placement.device_id] = area
+        return shares
+
+    before = cells(1)
+    for work_id in range(2, 30):
+        cells(work_id)
+    after = cells(30)
+    assert before[1] == before[2]
+    assert after.get(1, 0) < after[2] / 2
+
+
 def test_a_newcomer_in_mid_work_gets_waiting_strips() -> None:
     story = Story(SchedulerSettings(strip_s=0.001, window_s=0.0))
     story.join(1)

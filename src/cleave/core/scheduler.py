@@ -48,6 +48,7 @@ class Scheduler:
         self._planner = Planner()
         self._dispatcher = Dispatcher(self._book, self._planner, self.settings)
         self._released: set[tuple[int, int]] = set()
+        self._planned_s = 0.0
         self._handlers: dict[type, Callable[[Any], None]] = {
             DeviceJoined: self._joined,
             DeviceLeft: self._left,
@@ -236,8 +237,17 @@ class Scheduler:
             return
         device.tally.flops += sent.prediction.flops
         self._accept(sent.strip, event.device_id)
+        self._renew_plans(device)
+
+    def _renew_plans(self, device: DeviceState) -> None:
+        """Plan with the rates as they are known now, if a device's differ enough to matter."""
+        due_s = self._planned_s + self.settings.replan_s
+        if self._book.now_s < due_s:
+            return
         if device.estimator.moved(device.planned) > self.settings.replan_ratio:
-            device.planned = device.estimator.current()
+            self._planned_s = self._book.now_s
+            for each in self._book.devices.values():
+                each.planned = each.estimator.current()
             self._planner.forget()
 
     def _refused(self, event: TaskRefused) -> None:
