@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from types import TracebackType
 
 import psutil
-
 from tests.end_to_end.waiting import BOUND_S, until
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

@@ -6,15 +6,15 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-
-from cleave.server.fleet import Fleet
-from cleave.server.local import local_fleet
-from cleave.server.status import DeviceStatus
 from tests.end_to_end.processes import Process, agent, polite_agent, script
 from tests.end_to_end.proxy import Proxy
 from tests.end_to_end.training import training
 from tests.end_to_end.waiting import BOUND_S, until
 from tests.end_to_end.works import Chain
+
+from cleave.server.fleet import Fleet
+from cleave.server.local import local_fleet
+from cleave.server.status import DeviceStatus
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
-from collections.abc import Iterator
 
 import pytest
-
-from cleave.server.fleet import Fleet
 from tests.end_to_end.processes import agent, script
 from tests.end_to_end.waiting import BOUND_S, until
 from tests.end_to_end.works import Chain
+
+from cleave.server.fleet import Fleet
 
 pytestmark = [
     pytest.mark.timeout(60),

@@ -6,11 +6,11 @@ import signal
 
 import psutil
 import pytest
+from tests.end_to_end.processes import script
+from tests.end_to_end.waiting import until
 
 from cleave.errors import NoDevicesError
 from cleave.server.local import AgentOptions, local_fleet
-from tests.end_to_end.processes import script
-from tests.end_to_end.waiting import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from cleave.server.fleet import Fleet
 from tests.end_to_end.processes import Process, agent, polite_agent
 from tests.end_to_end.waiting import BOUND_S, until
 from tests.end_to_end.works import Chain
+
+from cleave.server.fleet import Fleet
 
 pytestmark = [
     pytest.mark.timeout(60),

@@ -8,12 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
+from tests.end_to_end.waiting import BOUND_S
+from tests.train.parity import Run, assert_parity, train
 from torch import nn
 
 from cleave.server.fleet import Fleet
 from cleave.train.offload import offload
-from tests.end_to_end.waiting import BOUND_S
-from tests.train.parity import Run, assert_parity, train
 
 WIDTH = 1024
 ROWS = 512

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from tests.end_to_end.waiting import BOUND_S, until
 
 from cleave.core.matrix import Matrix
 from cleave.core.operations import Gemm
@@ -10,7 +11,6 @@ from cleave.core.program import Op, Program, Ref
 from cleave.core.work import Along, Operand, Result, Work
 from cleave.server.fleet import Fleet
 from cleave.server.operands import dtype_of
-from tests.end_to_end.waiting import BOUND_S, until
 
 
 class Underway:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from cleave.compute.torch_backend import TorchBackend
-from cleave.core.events import Layout, Placement
+from cleave.core.layout import Layout, Placement
 from cleave.core.matrix import BlockRef, DType, Matrix, Region
 from cleave.core.work import Work
 from cleave.errors import WorkFailedError

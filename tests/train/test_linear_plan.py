@@ -2,7 +2,7 @@
 
 import pytest
 
-from cleave.core.events import Placement
+from cleave.core.layout import Placement
 from cleave.core.matrix import DType, Matrix, Region
 from cleave.core.operations import Gemm
 from cleave.core.work import Operand, Work

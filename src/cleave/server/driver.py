@@ -16,7 +16,8 @@ import torch
 from cleave.compute.backend import Backend
 from cleave.compute.torch_ops import DTYPES
 from cleave.core.device import DeviceProfile
-from cleave.core.events import (
+from cleave.core.layout import Layout
+from cleave.core.scheduling.events import (
     AcceptResult,
     CancelTask,
     CloseDevice,
@@ -31,7 +32,6 @@ from cleave.core.events import (
     FailWork,
     HostFailed,
     HostFinished,
-    Layout,
     RunOnHost,
     SendTask,
     TaskCancelled,
@@ -40,8 +40,8 @@ from cleave.core.events import (
     TaskRefused,
     WorkSubmitted,
 )
-from cleave.core.scheduler import Scheduler
-from cleave.core.settings import HOST
+from cleave.core.scheduling.scheduler import Scheduler
+from cleave.core.scheduling.settings import HOST
 from cleave.core.work import Task, TaskOutput, Work
 from cleave.errors import WorkFailedError
 from cleave.server.connection import Attempt, Connection, Filling

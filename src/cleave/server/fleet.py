@@ -18,10 +18,11 @@ from types import TracebackType
 
 import torch
 
-from cleave.core.events import Layout, MatrixReleased
+from cleave.core.layout import Layout
 from cleave.core.matrix import DType, Matrix
-from cleave.core.scheduler import Scheduler
-from cleave.core.settings import SchedulerSettings
+from cleave.core.scheduling.events import MatrixReleased
+from cleave.core.scheduling.scheduler import Scheduler
+from cleave.core.scheduling.settings import SchedulerSettings
 from cleave.core.work import Work
 from cleave.errors import CleaveError, ConfigError, NoDevicesError
 from cleave.server.app import AppSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cleave.core.snapshot import DeviceView
+from cleave.core.scheduling.snapshot import DeviceView
 
 if TYPE_CHECKING:
     from cleave.server.connection import Connection

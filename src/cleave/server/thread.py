@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import ParamSpec, TypeVar
 
 from cleave.compute.choose import load_backend
-from cleave.core.scheduler import Scheduler
+from cleave.core.scheduling.scheduler import Scheduler
 from cleave.errors import CleaveError
 from cleave.server.app import App, AppSettings
 from cleave.server.connection import Connection

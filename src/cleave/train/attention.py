@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from cleave.core.events import Layout
+from cleave.core.layout import Layout
 from cleave.core.matrix import DType, Matrix
 from cleave.core.operations import (
     AttentionShape,

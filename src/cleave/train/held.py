@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cleave.core.events import Layout
+from cleave.core.layout import Layout
 from cleave.core.matrix import DType, Matrix
 from cleave.core.work import Work
 from cleave.errors import CleaveError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cleave.core.events import Layout, Placement
+from cleave.core.layout import Layout, Placement
 from cleave.core.matrix import Matrix, Region
 from cleave.core.operations import Gemm
 

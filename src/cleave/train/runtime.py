@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from cleave.core.events import Layout
+from cleave.core.layout import Layout
 from cleave.core.matrix import DType, Matrix
 from cleave.core.work import Work
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cleave.core.matrix import Region
-from cleave.core.state import Book, DeviceState, Strip
+from cleave.core.scheduling.state import Book, DeviceState, Strip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleave.core.cost import CostForm, FleetArrays, Floats, Ints, makespan_s
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, makespan_s
 
 _SCALES = (1.0, 0.8, 1.25, 0.6, 1.6)  # widths tried, as multiples of the cheapest
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by

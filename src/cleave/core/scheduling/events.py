@@ -6,20 +6,9 @@ from dataclasses import dataclass
 from typing import Union
 
 from cleave.core.device import DeviceProfile
+from cleave.core.layout import Layout
 from cleave.core.matrix import BlockRef, Region
 from cleave.core.work import Task, Work
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """A tile of work and the device that did it."""
-
-    tile: Region
-    device_id: int
-
-
-Layout = tuple[Placement, ...]
-
 
 # Events ------------------------------------------------------------------------------------------
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from cleave.core.cost import CostForm
 from cleave.core.device import DeviceProfile
-from cleave.core.events import Layout
-from cleave.core.matrix import Region
-from cleave.core.partition import partition
-from cleave.core.residency import Ledger
+from cleave.core.layout import Layout
+from cleave.core.matrix import Matrix, Region
+from cleave.core.planning.cost import CostForm
+from cleave.core.planning.partition import partition
 from cleave.core.work import Fate, Work
 from cleave.errors import PlanError
 
 _NEAR = 1.05  # plans this close to the fastest are told apart by their bytes
 _CACHE_SIZE = 1024
+
+
+class Holdings(Protocol):
+    """What a device holds already."""
+
+    def missing_bytes(self, matrix: Matrix, view: Region) -> int:
+        """Bytes that would travel if a task read ``view`` of ``matrix`` now."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class Planner:
         self,
         forms: Sequence[Work],
         hints: Sequence[Layout],
-        devices: Sequence[tuple[DeviceProfile, Ledger]],
+        devices: Sequence[tuple[DeviceProfile, Holdings]],
     ) -> Choice | None:
         """The plan that is done first, counting what devices hold; of near equals the fewest bytes.
 
@@ -104,7 +112,7 @@ class Planner:
 
 
 def price(
-    work: Work, layout: Layout, devices: Sequence[tuple[DeviceProfile, Ledger]]
+    work: Work, layout: Layout, devices: Sequence[tuple[DeviceProfile, Holdings]]
 ) -> tuple[float, int]:
     """Makespan in seconds and bytes moved of a layout, given what each device holds."""
     by_id = {profile.device_id: (profile, ledger) for profile, ledger in devices}
@@ -143,7 +151,7 @@ def result_bytes(work: Work, tile: Region) -> int:
     )
 
 
-def _fits(layout: Layout, work: Work, able: Sequence[tuple[DeviceProfile, Ledger]]) -> bool:
+def _fits(layout: Layout, work: Work, able: Sequence[tuple[DeviceProfile, Holdings]]) -> bool:
     present = {profile.device_id for profile, _ in able}
     return (
         bool(layout)

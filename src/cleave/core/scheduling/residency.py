@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cleave.core.events import Fill
 from cleave.core.matrix import BlockRef, Matrix, Region
+from cleave.core.scheduling.events import Fill
 from cleave.core.work import Fate, TaskInput, TaskOutput
 
 

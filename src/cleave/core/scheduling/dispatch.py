@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from cleave.core.choice import Planner, result_bytes
-from cleave.core.cost import CostForm
 from cleave.core.device import DeviceProfile
-from cleave.core.estimate import Prediction
-from cleave.core.events import FailWork, RunOnHost, SendTask
 from cleave.core.matrix import Region
-from cleave.core.residency import Ledger, Loading, Need
-from cleave.core.settings import SchedulerSettings
-from cleave.core.state import Book, DeviceState, Sent, Strip, WorkState
-from cleave.core.strips import strips
+from cleave.core.planning.choice import Planner, result_bytes
+from cleave.core.planning.cost import CostForm
+from cleave.core.planning.strips import strips
+from cleave.core.scheduling.estimate import Prediction
+from cleave.core.scheduling.events import FailWork, RunOnHost, SendTask
+from cleave.core.scheduling.residency import Ledger, Loading, Need
+from cleave.core.scheduling.settings import SchedulerSettings
+from cleave.core.scheduling.state import Book, DeviceState, Sent, Strip, WorkState
 from cleave.core.work import Task, TaskInput, TaskOutput, Work
 from cleave.errors import PlanError
 

@@ -6,16 +6,11 @@ from bisect import insort
 from dataclasses import dataclass, field
 
 from cleave.core.device import DeviceProfile
-from cleave.core.estimate import Estimator, Prediction
-from cleave.core.events import (
-    CancelTask,
-    Command,
-    DropBlocks,
-    Layout,
-    WorkSubmitted,
-)
+from cleave.core.layout import Layout
 from cleave.core.matrix import Region
-from cleave.core.residency import Ledger
+from cleave.core.scheduling.estimate import Estimator, Prediction
+from cleave.core.scheduling.events import CancelTask, Command, DropBlocks, WorkSubmitted
+from cleave.core.scheduling.residency import Ledger
 from cleave.core.work import Fate, Work
 
 

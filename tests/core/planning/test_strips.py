@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.planning import device, gemm, works
+from tests.core.planning.fleets import device, gemm, works
 
-from cleave.core.cost import CostForm
 from cleave.core.device import DeviceProfile
 from cleave.core.matrix import Region
-from cleave.core.strips import strips
+from cleave.core.planning.cost import CostForm
+from cleave.core.planning.strips import strips
 from cleave.core.work import Work
 from cleave.errors import PlanError
 

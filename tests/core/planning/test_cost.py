@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.planning import device, gemm, works
+from tests.core.planning.fleets import device, gemm, works
 
-from cleave.core.cost import CostForm, FleetArrays, Phases, phases, tile_cost, tile_time_s
 from cleave.core.matrix import DType, Region
+from cleave.core.planning.cost import CostForm, FleetArrays, Phases, phases, tile_cost, tile_time_s
 from cleave.core.work import Along, Fate, Operand, Work
 from cleave.errors import PlanError
 

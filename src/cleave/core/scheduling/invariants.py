@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cleave.core.snapshot import Snapshot, WorkView
+from cleave.core.scheduling.snapshot import Snapshot, WorkView
 
 
 def check(snapshot: Snapshot) -> None:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.planning import device, fleets, gemm, homes, works
+from tests.core.planning.fleets import device, fleets, gemm, homes, works
 
-from cleave.core.cost import CostForm, tile_cost
 from cleave.core.device import DeviceProfile
 from cleave.core.matrix import DType, Region
-from cleave.core.partition import Partition, partition
+from cleave.core.planning.cost import CostForm, tile_cost
+from cleave.core.planning.partition import Partition, partition
 from cleave.core.work import Work
 from cleave.errors import PlanError
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cleave.core.cost import CostForm, FleetArrays, Floats, Ints, tile_cost
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, tile_cost
 
 _MEMORIES = (0.0, 0.25, 0.5, 0.75, 1.0)  # quantiles of the devices' memory that a tile may fill
 _FILLS = (1.0, 0.5, 0.25)  # how much of it: smaller tiles are shared out more evenly

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from cleave.core.cost import CostForm, FleetArrays, Floats, Terms
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Terms
 
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by
 _ROUNDING = 1 + 1e-12  # what lies on the very edge is allowed

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.core.planning import device, gemm
+from tests.core.planning.fleets import device, gemm
 
-from cleave.core.bound import area_within, lower_bound_s
-from cleave.core.cost import CostForm, FleetArrays, tile_time_s
 from cleave.core.matrix import DType, Region
+from cleave.core.planning.bound import area_within, lower_bound_s
+from cleave.core.planning.cost import CostForm, FleetArrays, tile_time_s
 
 COSTS = st.tuples(*[st.sampled_from([0.0, 1.0, 40.0]) for _ in range(4)])
 DOWN_ONLY = CostForm(down=(0, 8, 8, 0), up=(0, 0, 0, 0), flops=0, memory=(0, 0, 0, 0))

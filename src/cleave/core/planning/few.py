@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cleave.core.cost import CostForm, Rates
+from cleave.core.planning.cost import CostForm, Rates
 
 Cell = tuple[int, int, int, int, int]
 """Number of a slot, and the rectangle it does: row0, row1, col0, col1, in quanta."""

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cleave.core.device import DeviceProfile
-from cleave.core.events import (
+from cleave.core.matrix import DType, Matrix
+from cleave.core.operations import Gemm
+from cleave.core.scheduling.events import (
     AcceptResult,
     CloseDevice,
     Command,
@@ -29,11 +31,9 @@ from cleave.core.events import (
     TaskRefused,
     WorkSubmitted,
 )
-from cleave.core.invariants import check
-from cleave.core.matrix import DType, Matrix
-from cleave.core.operations import Gemm
-from cleave.core.scheduler import Scheduler
-from cleave.core.settings import SchedulerSettings
+from cleave.core.scheduling.invariants import check
+from cleave.core.scheduling.scheduler import Scheduler
+from cleave.core.scheduling.settings import SchedulerSettings
 
 
 class Churn(RuleBasedStateMachine):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cleave.core.cost import CostForm, Terms
 from cleave.core.device import DeviceProfile
 from cleave.core.matrix import Region
+from cleave.core.planning.cost import CostForm, Terms
 from cleave.core.work import Work
 from cleave.errors import PlanError
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cleave.core.choice import Planner
-from cleave.core.dispatch import Dispatcher
-from cleave.core.estimate import Estimator
-from cleave.core.events import (
+from cleave.core.planning.choice import Planner
+from cleave.core.scheduling.dispatch import Dispatcher
+from cleave.core.scheduling.estimate import Estimator
+from cleave.core.scheduling.events import (
     AcceptResult,
     CloseDevice,
     Command,
@@ -28,17 +28,17 @@ from cleave.core.events import (
     TaskRefused,
     WorkSubmitted,
 )
-from cleave.core.residency import Ledger
-from cleave.core.settings import HOST, SchedulerSettings
-from cleave.core.snapshot import Snapshot, take_snapshot
-from cleave.core.state import Book, DeviceState, Sent, Strip, WorkState
+from cleave.core.scheduling.residency import Ledger
+from cleave.core.scheduling.settings import HOST, SchedulerSettings
+from cleave.core.scheduling.snapshot import Snapshot, take_snapshot
+from cleave.core.scheduling.state import Book, DeviceState, Sent, Strip, WorkState
 from cleave.core.work import Work
 
 
 class Scheduler:
     """Decides which device does what. `handle` is the only door; the caller owns clock and sockets.
 
-    `core/invariants.py` says what holds after every event; `docs/how-it-works.md` draws the states.
+    `invariants.py` says what holds after every event; `docs/how-it-works.md` draws the states.
     """
 
     def __init__(self, settings: SchedulerSettings | None = None) -> None:

@@ -9,14 +9,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cleave.core.bound import area_within, first_time_s, lower_bound_s, tile_area_limit
-from cleave.core.columns import cut_columns
-from cleave.core.cost import CostForm, FleetArrays, Floats, Ints, makespan_s, tile_cost, tile_time_s
 from cleave.core.device import DeviceProfile
-from cleave.core.events import Placement
-from cleave.core.few import ColumnSearch
+from cleave.core.layout import Placement
 from cleave.core.matrix import DType, Region
-from cleave.core.tiling import cut_equally
+from cleave.core.planning.bound import area_within, first_time_s, lower_bound_s, tile_area_limit
+from cleave.core.planning.columns import cut_columns
+from cleave.core.planning.cost import (
+    CostForm,
+    FleetArrays,
+    Floats,
+    Ints,
+    makespan_s,
+    tile_cost,
+    tile_time_s,
+)
+from cleave.core.planning.few import ColumnSearch
+from cleave.core.planning.tiling import cut_equally
 from cleave.errors import PlanError
 
 _FEW = 16  # tiles for which every grouping into columns is tried

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pytest
 
 from cleave.core.device import DeviceProfile
-from cleave.core.events import (
+from cleave.core.matrix import DType, Matrix
+from cleave.core.operations import Gemm
+from cleave.core.program import Op, Program, Ref
+from cleave.core.scheduling.events import (
     AcceptResult,
     CancelTask,
     CloseDevice,
@@ -30,13 +35,12 @@ from cleave.core.events import (
     TaskRefused,
     WorkSubmitted,
 )
-from cleave.core.invariants import check
-from cleave.core.matrix import DType, Matrix
-from cleave.core.operations import Gemm
-from cleave.core.program import Op, Program, Ref
-from cleave.core.scheduler import Scheduler
-from cleave.core.settings import HOST, SchedulerSettings
+from cleave.core.scheduling.invariants import check
+from cleave.core.scheduling.scheduler import Scheduler
+from cleave.core.scheduling.settings import HOST, SchedulerSettings
 from cleave.core.work import Along, Fate, Operand, Result, Work
+
+C = TypeVar("C")
 
 
 class Story:
@@ -81,7 +85,7 @@ class Story:
                 self.tell(TaskFinished(device_id, task_id, 0.01), after_s=0.01)
         raise AssertionError("the work does not end")
 
-    def of(self, kind: type) -> list[Command]:
+    def of(self, kind: type[C]) -> list[C]:
         return [command for command in self.commands if isinstance(command, kind)]
 
 

@@ -1,0 +1,1 @@
+"""Scheduling: a state machine that hands planned work out and survives churn."""
