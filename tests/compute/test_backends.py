@@ -15,7 +15,7 @@ from cleave.compute.backend import Backend
 from cleave.compute.cases import stand_in
 from cleave.compute.elements import STORAGE, Elements, decode, encode
 from cleave.compute.philox import keep_block
-from cleave.compute.torch_ops import DTYPES
+from cleave.compute.torch_types import DTYPES
 from cleave.core.matrix import DType, Region
 from cleave.core.operations import Gemm
 from cleave.core.program import Op, Program, Ref

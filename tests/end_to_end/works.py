@@ -10,7 +10,6 @@ from cleave.core.operations import Gemm
 from cleave.core.program import Op, Program, Ref
 from cleave.core.work import Along, Operand, Result, Work
 from cleave.server.fleet import Fleet
-from cleave.server.operands import dtype_of
 
 
 class Underway:
@@ -42,7 +41,7 @@ class Underway:
 def product(fleet: Fleet, a: torch.Tensor, b: torch.Tensor) -> Underway:
     """``a @ b`` on the devices."""
     left, right = fleet.adopt(a), fleet.adopt(b)
-    out = fleet.allocate(a.shape[0], b.shape[1], dtype_of(a))
+    out = fleet.allocate(a.shape[0], b.shape[1], left.dtype)
     gemm = Gemm(name="product", a=left, b=right, out=out)
     return Underway(fleet, [left, right], out, gemm.forms())
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 
 from cleave.compute.torch_backend import TorchBackend
+from cleave.compute.torch_types import DTYPES, wire_dtype
 from cleave.core.layout import Layout, Placement
 from cleave.core.matrix import BlockRef, DType, Matrix, Region
 from cleave.core.work import Work
 from cleave.errors import WorkFailedError
-from cleave.train.held import torch_dtype, wire_dtype
 
 
 class LocalPending:
@@ -99,7 +99,7 @@ class LocalRuntime:
         return self._register(tensor.detach(), dtype)
 
     def allocate(self, n_rows: int, n_cols: int, dtype: DType) -> Matrix:
-        return self._register(torch.empty(n_rows, n_cols, dtype=torch_dtype(dtype)), dtype)
+        return self._register(torch.empty(n_rows, n_cols, dtype=DTYPES[dtype]), dtype)
 
     def tensor(self, matrix: Matrix) -> torch.Tensor:
         return self._tensors[matrix]
@@ -170,7 +170,7 @@ class LocalRuntime:
             if total is None:
                 _cells(self._tensors[result.matrix], region).copy_(output)
             else:
-                _cells(total, region).add_(output.to(torch_dtype(result.matrix.dtype)))
+                _cells(total, region).add_(output.to(DTYPES[result.matrix.dtype]))
         with self._lock:
             self.flops += work.flops(tile)
 

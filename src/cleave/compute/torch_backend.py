@@ -10,7 +10,8 @@ import torch
 
 from cleave.compute.compute_types import ComputeTypes
 from cleave.compute.executor import check_piece, memory_error, run_program
-from cleave.compute.torch_ops import DTYPES, functions
+from cleave.compute.torch_ops import functions
+from cleave.compute.torch_types import DTYPES, wire_dtype
 from cleave.core.matrix import DType, Region
 from cleave.core.program import Program
 from cleave.errors import ConfigError, ProgramError
@@ -52,10 +53,8 @@ class TorchBackend:
 
     def measure_compute_types(self) -> dict[DType, DType]:
         """The type each narrow floating type is computed in; takes some 0.1 s once."""
-        wire_types = {torch_type: dtype for dtype, torch_type in DTYPES.items()}
-        return {
-            dtype: wire_types[self._types.of(DTYPES[dtype])] for dtype in (DType.BF16, DType.F16)
-        }
+        chosen = {d: wire_dtype(self._types.of(DTYPES[d])) for d in (DType.BF16, DType.F16)}
+        return {dtype: computed for dtype, computed in chosen.items() if computed is not None}
 
     def empty(self, n_rows: int, n_cols: int, dtype: DType) -> torch.Tensor:
         """An array to be written piece by piece.

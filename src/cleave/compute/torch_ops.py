@@ -11,20 +11,10 @@ from cleave.compute.compute_types import ComputeTypes
 from cleave.compute.executor import Function, sizes_without_minus_one
 from cleave.compute.philox import keep_block, kept_factor
 from cleave.compute.torch_attention import arrays_on, attention, attention_backward
+from cleave.compute.torch_types import DTYPES
 from cleave.core.matrix import DType, Region
 
 Tensor = torch.Tensor
-
-DTYPES: dict[DType, torch.dtype] = {
-    DType.F64: torch.float64,
-    DType.F32: torch.float32,
-    DType.BF16: torch.bfloat16,
-    DType.F16: torch.float16,
-    DType.I64: torch.int64,
-    DType.I32: torch.int32,
-    DType.U8: torch.uint8,
-    DType.BOOL: torch.bool,
-}
 
 
 def functions(types: ComputeTypes) -> Mapping[str, Function]:

@@ -14,7 +14,7 @@ import torch
 from cleave.compute.cases import Block, Case
 from cleave.compute.probe import probe_block, rate_flops, rate_program
 from cleave.compute.selftest import selftest_cases
-from cleave.compute.torch_ops import DTYPES
+from cleave.compute.torch_types import DTYPES
 from cleave.core.device import DeviceProfile
 from cleave.core.matrix import BlockRef, DType, Matrix, Region
 from cleave.core.program import Op, Program, Ref

@@ -14,7 +14,7 @@ from typing import Union
 import torch
 
 from cleave.compute.backend import Backend
-from cleave.compute.torch_ops import DTYPES
+from cleave.compute.torch_types import DTYPES
 from cleave.core.device import DeviceProfile
 from cleave.core.layout import Layout
 from cleave.core.scheduling.events import (

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from cleave.compute.torch_ops import DTYPES
+from cleave.compute.torch_types import DTYPES
 from cleave.core.matrix import DType
 from cleave.core.work import Work
 

@@ -8,28 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from cleave.compute.torch_ops import DTYPES
+from cleave.compute.torch_types import DTYPES, wire_dtype
 from cleave.core.matrix import BlockRef, DType, Matrix, Region
 from cleave.core.work import Fate, TaskOutput
 from cleave.errors import OffloadError
 from cleave.wire.pieces import pieces
-
-_DTYPE = {value: key for key, value in DTYPES.items()}
-
-
-def dtype_of(tensor: torch.Tensor) -> DType:
-    """The wire's name of a tensor's element type.
-
-    Raises:
-        OffloadError: If such elements may not cross the wire.
-    """
-    dtype = _DTYPE.get(tensor.dtype)
-    if dtype is None:
-        raise OffloadError(
-            f"elements of type {tensor.dtype} cannot be sent to devices; "
-            f"these can: {', '.join(d.value for d in DType)}"
-        )
-    return dtype
 
 
 class OperandStore:
@@ -55,10 +38,16 @@ class OperandStore:
                 f"expected a contiguous 2-D tensor on the CPU, got shape {tuple(tensor.shape)} "
                 f"with strides {tensor.stride()} on {tensor.device}"
             )
+        dtype = wire_dtype(tensor.dtype)
+        if dtype is None:
+            raise OffloadError(
+                f"elements of type {tensor.dtype} cannot be sent to devices; "
+                f"these can: {', '.join(each.value for each in DType)}"
+            )
         tensor_id = next(self._ids) if replaces is None else replaces.tensor_id
         version = 0 if replaces is None else replaces.version + 1
         n_rows, n_cols = tensor.shape
-        matrix = Matrix(tensor_id, version, n_rows, n_cols, dtype_of(tensor))
+        matrix = Matrix(tensor_id, version, n_rows, n_cols, dtype)
         self._tensors[tensor_id, version] = tensor.detach()
         return matrix
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from cleave.compute.torch_types import DTYPES, wire_dtype
 from cleave.core.layout import Layout
 from cleave.core.matrix import DType, Matrix
 from cleave.core.operations import (
@@ -17,7 +18,7 @@ from cleave.core.operations import (
     attention_backward,
     attention_forward,
 )
-from cleave.train.held import Held, as_matrix, start, torch_dtype, wire_dtype
+from cleave.train.held import Held, as_matrix, start
 from cleave.train.linear import (
     FLOATS,
     autocast_dtype,
@@ -185,7 +186,7 @@ class _AttentionFunction(torch.autograd.Function):
         ctx.held = tuple(None if each is None else kept(call.state, each) for each in every)
         ctx.set_materialize_grads(False)
         whole = result.view(batch, heads, shape.q_len, shape.value_dim)
-        return whole.to(device=query.device, dtype=torch_dtype(call.compute))
+        return whole.to(device=query.device, dtype=DTYPES[call.compute])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from cleave.compute.torch_types import DTYPES
 from cleave.core.layout import Layout
 from cleave.core.matrix import DType, Matrix
 from cleave.core.work import Work
@@ -15,23 +16,9 @@ from cleave.errors import CleaveError
 from cleave.train.runtime import Pending, Runtime
 
 
-def wire_dtype(dtype: torch.dtype) -> DType | None:
-    """The element type with the same name, None if it may not travel."""
-    try:
-        return DType(str(dtype).removeprefix("torch."))
-    except ValueError:
-        return None
-
-
-def torch_dtype(dtype: DType) -> torch.dtype:
-    """The torch type with the same name."""
-    found: torch.dtype = getattr(torch, dtype.value)
-    return found
-
-
 def as_matrix(tensor: torch.Tensor, n_cols: int, dtype: DType) -> torch.Tensor:
     """A contiguous ``(rows, n_cols)`` tensor on the CPU, with the same storage if it can be."""
-    plain = tensor.detach().to(device="cpu", dtype=torch_dtype(dtype))
+    plain = tensor.detach().to(device="cpu", dtype=DTYPES[dtype])
     return plain.reshape(-1, n_cols).contiguous()
 
 

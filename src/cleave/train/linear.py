@@ -10,11 +10,12 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
+from cleave.compute.torch_types import DTYPES, wire_dtype
 from cleave.core.matrix import DType, Matrix
 from cleave.core.operations import Gemm
 from cleave.errors import OffloadError
 from cleave.train.gates import Gate, backward_pass, current_pass, gated, will_run
-from cleave.train.held import Flight, Held, as_matrix, start, torch_dtype, wire_dtype
+from cleave.train.held import Flight, Held, as_matrix, start
 from cleave.train.linear_plan import Axes, LinearPlan, Taken, hints, taken
 from cleave.train.registry import State
 
@@ -182,7 +183,7 @@ class _LinearFunction(torch.autograd.Function):
         held, call.x = call.x, None
         assert held is not None
         y, ctx.layout = call.forward(held)
-        y = y.to(torch_dtype(call.job.compute))
+        y = y.to(DTYPES[call.job.compute])
         if bias is not None:
             y.add_(bias.detach().to(y))
         ctx.call = call

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import UninitializedParameter
 
+from cleave.compute.torch_types import wire_dtype
 from cleave.errors import OffloadError
 from cleave.train import hf_attention, versions
 from cleave.train.classes import is_layer, layer_class, plain_class, scope_class
-from cleave.train.held import wire_dtype
 from cleave.train.linear import FLOATS
 from cleave.train.registry import State, attach, detach, is_anything_attached, state_for, state_of
 from cleave.train.runtime import Runtime
