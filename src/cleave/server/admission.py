@@ -48,14 +48,14 @@ _COPY = Program(n_inputs=1, ops=(Op("clone", (Ref(0),)),), outputs=(1,))
 
 
 async def admit(
-    connection: Connection, hello: Hello, largest: tuple[int, int, int] | None = None
+    connection: Connection, hello: Hello, largest: tuple[int, int, int]
 ) -> DeviceProfile:
     """Test and measure a device.
 
     Args:
         connection: Open, with its writer running; nobody else listens to it meanwhile.
         hello: What the device said of itself.
-        largest: Sizes (m, n, k) of the run's largest GEMM, if known.
+        largest: Sizes (m, n, k) of the run's largest GEMM so far.
 
     Raises:
         DeviceError: If it computes nothing right, or lends too little memory to be of use.
@@ -101,7 +101,7 @@ async def _link_rates(prober: _Prober, latency_s: float) -> tuple[float, float]:
 
 
 async def _selftest(
-    prober: _Prober, hello: Hello, largest: tuple[int, int, int] | None
+    prober: _Prober, hello: Hello, largest: tuple[int, int, int]
 ) -> tuple[list[DType], list[str]]:
     """Element types that the device gets right, and what it gets wrong."""
     right: list[DType] = []

@@ -224,7 +224,7 @@ class App:
 
     async def _admit(self, connection: Connection, hello: Hello) -> None:
         profile: DeviceProfile = await asyncio.wait_for(
-            admit(connection, hello), ADMISSION_TIMEOUT_S
+            admit(connection, hello, self._driver.largest), ADMISSION_TIMEOUT_S
         )
         self._driver.joined(connection, profile)
         self._notify("joined", connection, "")

@@ -93,7 +93,15 @@ class HostTally:
 
 
 class Driver:
-    """Stands between the scheduler, which only decides, and the world; on the server's loop."""
+    """Stands between the scheduler, which only decides, and the world; on the server's loop.
+
+    Attributes:
+        scheduler: Which decides.
+        connections: Of the devices that are in, by id.
+        departed: The last status of those that left.
+        host_tally: What the host has done in place of devices.
+        largest: The largest m, n and k of all GEMMs so far; newcomers are tested with them.
+    """
 
     def __init__(self, scheduler: Scheduler, store: OperandStore, host: Backend) -> None:
         """Drive a scheduler over a store's tensors; ``host`` computes what no device can."""
@@ -101,6 +109,7 @@ class Driver:
         self.connections: dict[int, Connection] = {}
         self.departed: deque[DeviceStatus] = deque(maxlen=_DEPARTED_KEPT)
         self.host_tally = HostTally()
+        self.largest = (1, 1, 1)
         self._store = store
         self._host = host
         self._host_thread = ThreadPoolExecutor(1, thread_name_prefix="cleave-host")
@@ -130,7 +139,14 @@ class Driver:
     ) -> None:
         """Start work; the future is resolved when it is complete."""
         self._underway[work_id] = _Underway(future, WorkResults(self._store))
+        self._remember_size(forms[0])
         self.tell(WorkSubmitted(work_id, forms, hints))
+
+    def _remember_size(self, work: Work) -> None:
+        if "mm" in work.ops:
+            sizes = (work.n_rows, work.n_cols, int(work.flops_per_cell / 2))
+            m, n, k = (max(pair) for pair in zip(self.largest, sizes, strict=True))
+            self.largest = (m, n, k)
 
     def joined(self, connection: Connection, profile: DeviceProfile) -> None:
         """A device has passed admission."""
