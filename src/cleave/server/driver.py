@@ -119,6 +119,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._events: deque[Event] = deque()
         self._is_handling = False
+        self._is_alone = False
         self._carry_out: dict[type, Callable[..., None]] = {
             SendTask: self._send_task,
             CancelTask: self._cancel_task,
@@ -141,6 +142,16 @@ class Driver:
         self._underway[work_id] = _Underway(future, WorkResults(self._store))
         self._remember_size(forms[0])
         self.tell(WorkSubmitted(work_id, forms, hints))
+        self._say_if_alone()
+
+    def _say_if_alone(self) -> None:
+        """Tell people, once each time, that there is work and no device."""
+        is_alone = not self.connections
+        if is_alone and not self._is_alone:
+            steps_in = self.scheduler.settings.host_steps_in
+            what = "the host computes alone" if steps_in else "work waits"
+            log.warning("no device is here: %s until one joins", what)
+        self._is_alone = is_alone
 
     def _remember_size(self, work: Work) -> None:
         if "mm" in work.ops:
@@ -162,6 +173,8 @@ class Driver:
         last = next(view for view in views if view.device_id == connection.device_id)
         self.departed.append(device_status(last, connection, state="gone", reason=reason))
         self.tell(DeviceLeft(connection.device_id, reason))
+        if self._underway:
+            self._say_if_alone()
         return True
 
     def present(self) -> list[DeviceStatus]:
