@@ -73,8 +73,8 @@ def run_demo(settings: DemoSettings) -> None:
     training = _new_training(settings, text)
     n_parameters = sum(parameter.numel() for parameter in training.model.parameters())
     console.print(
-        f"A GPT of {n_parameters / 1e6:.1f} M parameters learns English from the {len(text):,} "
-        f"bytes of Python's own documentation: {settings.n_steps} steps of "
+        f"A GPT of {n_parameters / 1e6:.1f} M parameters learns English from {len(text):,} bytes "
+        f"of Python's own documentation: {settings.n_steps} steps of "
         f"{settings.training.tokens_per_step:,} tokens.\n"
         f"Starting a server and {settings.n_agents} agents of unequal speed on this machine."
     )
@@ -192,5 +192,5 @@ def _sample(training: Training) -> str:
     torch.manual_seed(0)
     model = training.model
     assert isinstance(model, GPT)
-    tokens = model.generate(encode("The "), 120, temperature=0.6)
+    tokens = model.generate(encode("The "), 200, temperature=0.6)
     return decode(tokens)

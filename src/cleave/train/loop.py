@@ -30,7 +30,7 @@ class TrainingSettings:
     n_steps: int
     n_rows: int = 8
     context: int = 128
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-4
     weight_decay: float = 0.1
     max_grad_norm: float = 1.0
     seed: int = 0
@@ -71,7 +71,7 @@ class Training:
         self.model = model
         self.text = text
         self.settings = settings
-        self.optimizer = torch.optim.AdamW(_groups(model, settings.weight_decay))
+        self.optimizer = torch.optim.AdamW(_groups(model, settings.weight_decay), betas=(0.9, 0.95))
 
     def steps(self) -> Iterator[StepRecord]:
         """Train step by step; each is taken when the next record is asked for."""

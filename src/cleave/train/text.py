@@ -10,10 +10,17 @@ VOCABULARY = 256
 
 
 def python_documentation() -> str:
-    """The language reference that ships with Python: half a million characters of English."""
+    """The prose of the language reference that ships with Python, a paragraph a line."""
     from pydoc_data.topics import topics
 
-    return "\n\n".join(topics[name] for name in sorted(topics))
+    paragraphs = "\n\n".join(topics[name] for name in sorted(topics)).split("\n\n")
+    lines = (" ".join(paragraph.split()) for paragraph in paragraphs)
+    return "\n".join(line for line in lines if _is_prose(line))
+
+
+def _is_prose(line: str) -> bool:
+    """Whether it reads as a sentence: no table, grammar or code."""
+    return line[:1].isalpha() and line.endswith((".", ":")) and "::=" not in line
 
 
 class ByteText:
