@@ -1,0 +1,1 @@
+"""Tensors as blocks and back, and sums of partial results."""
