@@ -47,6 +47,12 @@ def test_python_in_the_docs_is_python(path: Path) -> None:
         ast.parse(block)
 
 
+def test_files_that_the_docs_name_are_there() -> None:
+    named = re.findall(r"`((?:src/cleave/)?[a-z_]+/[a-z_/]+\.(?:py|md))", EVERYTHING)
+    folders = [ROOT, ROOT / "src" / "cleave"]
+    assert [name for name in named if not any((at / name).exists() for at in folders)] == []
+
+
 def test_every_option_that_the_docs_name_is_there() -> None:
     command = typer.main.get_command(app)
     known = {"--help"}
