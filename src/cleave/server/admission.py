@@ -38,10 +38,14 @@ from cleave.wire.pieces import pieces
 FIRST_ID = 1 << 40
 """Task ids and handles of admission lie above all that the scheduler will ever use."""
 
+MIN_MEMORY_BYTES = 4 << 20
+"""Less is of no use, and too little for the tests."""
+
 _PINGS = 3
 _LINK_COLS = 1 << 12
 _LINK_ROWS = (64, 1024)  # 1 MB, and 16 MB where that takes next to no time
 _FAST_LINK_S = 0.05
+_SHORTEST_S = 1e-4
 _ENOUGH_S = 0.01
 _MOST_PRODUCTS = 64
 _COPY = Program(n_inputs=1, ops=(Op("clone", (Ref(0),)),), outputs=(1,))
@@ -63,8 +67,13 @@ async def admit(
     prober = _Prober(connection)
     before, connection.listener = connection.listener, prober
     try:
+        if hello.memory_bytes < MIN_MEMORY_BYTES:
+            raise DeviceError(
+                f"it lends {hello.memory_bytes} bytes, at least {MIN_MEMORY_BYTES} are needed: "
+                "lend more with --memory"
+            )
         latency_s = min([await prober.link(1, 1) for _ in range(_PINGS)])
-        down, up = await _link_rates(prober, latency_s)
+        down, up = await _link_rates(prober, latency_s, hello.memory_bytes)
         right, faults = await _selftest(prober, hello, largest)
         if not right:
             raise DeviceError(
@@ -85,19 +94,19 @@ async def admit(
         connection.listener = before
 
 
-async def _link_rates(prober: _Prober, latency_s: float) -> tuple[float, float]:
+async def _link_rates(prober: _Prober, latency_s: float, memory_bytes: int) -> tuple[float, float]:
     for n_rows in _LINK_ROWS:
+        if 2 * n_rows * _LINK_COLS * DType.F32.itemsize > memory_bytes:
+            break
         down_s = await prober.link(n_rows, 1)
         up_s = await prober.link(n_rows, n_rows, again=True)
         await prober.forget()
+        n_bytes = n_rows * _LINK_COLS * DType.F32.itemsize
+        down = n_bytes / max(_SHORTEST_S, down_s - latency_s)
+        up = n_bytes / max(_SHORTEST_S, up_s - latency_s)
         if max(down_s, up_s) > _FAST_LINK_S:
             break
-    n_bytes = n_rows * _LINK_COLS * DType.F32.itemsize
-    shortest_s = 1e-4
-    return (
-        n_bytes / max(shortest_s, down_s - latency_s),
-        n_bytes / max(shortest_s, up_s - latency_s),
-    )
+    return down, up
 
 
 async def _selftest(
@@ -240,7 +249,9 @@ class _Prober:
         self._connection.attempts.pop(task_id, None)
         if isinstance(answer, Finished):
             return sinks, answer.compute_s
-        raise DeviceError(getattr(answer, "error", "") or getattr(answer, "reason", ""))
+        if isinstance(answer, Refused):
+            raise DeviceError(f"it refuses a test task: {answer.reason}")
+        raise DeviceError(str(getattr(answer, "error", "it has left")))
 
 
 def _cut(payload: memoryview, n_rows: int, n_cols: int, itemsize: int) -> Payloads:
