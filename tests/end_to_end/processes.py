@@ -41,6 +41,10 @@ class Process:
         return self._process.pid
 
     @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def text(self) -> str:
         """All that it has printed, for looking something up."""
         return "\n".join(self.lines)
@@ -52,7 +56,7 @@ class Process:
 
     def says(self, text: str, within_s: float = BOUND_S) -> None:
         """Return when it has printed ``text``."""
-        until(lambda: text in self.text or self._process.poll() is not None, within_s)
+        until(lambda: text in self.text or not self.is_alive, within_s)
         assert text in self.text, self.text
 
     def send(self, signal_number: int) -> None:
@@ -84,8 +88,11 @@ class Process:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        children = psutil.Process(self.pid).children(recursive=True) if self.is_alive else []
         self.kill()
-        self._reader.join()
+        for child in children:
+            child.kill()
+        self._reader.join(BOUND_S)
         if self._process.stdout is not None:
             self._process.stdout.close()
 

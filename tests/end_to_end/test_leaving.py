@@ -55,10 +55,13 @@ with cleave.Fleet("127.0.0.1", without_devices="wait") as fleet:
         sys.exit(0)  # with all finalizers, within the block
     os.waitpid(early, 0)
     assert chain.start(fleet).result().equal(chain.expected)
+    reading, writing = os.pipe()
     late = os.fork()
     if not late:
+        os.write(writing, b"!")
         time.sleep(60)
         os._exit(0)
+    os.read(reading, 1)
     port = fleet.port
     assert fleet.n_devices == 1
 cleave.Fleet("127.0.0.1", port).close()

@@ -67,10 +67,13 @@ class Chain:
         n_rows, size = self.rows.shape
         rows, turn = fleet.adopt(self.rows), fleet.adopt(self.turn)
         out = fleet.allocate(n_rows, size, rows.dtype)
+        return Underway(fleet, [rows, turn], out, (self.work(rows, turn, out),))
+
+    def work(self, rows: Matrix, turn: Matrix, out: Matrix) -> Work:
         ops = tuple(Op("mm", (Ref(0 if i == 0 else i + 1), Ref(1))) for i in range(self.n_turns))
-        work = Work(
+        return Work(
             name="chain",
-            n_rows=n_rows,
+            n_rows=rows.n_rows,
             n_cols=1,
             inputs=(
                 Operand(matrix=rows, rows=Along.ROWS, cols=Along.ALL),
@@ -78,6 +81,5 @@ class Chain:
             ),
             results=(Result(matrix=out, rows=Along.ROWS, cols=Along.ALL),),
             program=Program(n_inputs=2, ops=ops, outputs=(self.n_turns + 1,)),
-            flops_per_cell=2.0 * size * size * self.n_turns,
+            flops_per_cell=2.0 * turn.n_rows**2 * self.n_turns,
         )
-        return Underway(fleet, [rows, turn], out, (work,))

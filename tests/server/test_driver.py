@@ -1,0 +1,73 @@
+"""The driver: what it keeps between the scheduler and the world."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+
+import pytest
+import torch
+
+from cleave.compute.choose import load_backend
+from cleave.core.matrix import Matrix
+from cleave.core.operations import Gemm
+from cleave.core.scheduling.scheduler import Scheduler
+from cleave.core.work import Work
+from cleave.server.driver import Driver, Outcome
+from cleave.server.operands import OperandStore
+from tests.end_to_end.works import Chain
+
+
+class Alone:
+    """A driver without devices: its host does everything."""
+
+    def __init__(self) -> None:
+        self.store = OperandStore()
+        self.driver = Driver(Scheduler(), self.store, load_backend("torch", device="cpu"))
+        self._n_works = 0
+
+    def matrix(self, n_rows: int, n_cols: int) -> Matrix:
+        return self.store.adopt(torch.ones(n_rows, n_cols))
+
+    def product(self, m: int, n: int, k: int) -> tuple[Work, Matrix]:
+        out = self.matrix(m, n)
+        gemm = Gemm(name="product", a=self.matrix(m, k), b=self.matrix(k, n), out=out)
+        return gemm.forms()[0], out
+
+    async def do(self, work: Work) -> Outcome:
+        self._n_works += 1
+        future: Future[Outcome] = Future()
+        self.driver.submit(self._n_works, (work,), (), future)
+        outcome = await asyncio.wait_for(asyncio.wrap_future(future), 20)
+        outcome.results.finish()
+        return outcome
+
+
+@pytest.fixture
+async def alone() -> AsyncIterator[Alone]:
+    found = Alone()
+    yield found
+    found.driver.close()
+
+
+async def test_the_host_does_what_no_device_can_and_counts_it(alone: Alone) -> None:
+    work, out = alone.product(5, 3, 7)
+    outcome = await alone.do(work)
+    assert alone.store.tensor(out).equal(torch.full((5, 3), 7.0))
+    assert outcome.layout == ()
+    assert (alone.driver.host_tally.tasks, alone.driver.host_tally.flops) == (1, 2 * 5 * 3 * 7)
+
+
+async def test_newcomers_are_tested_with_the_largest_of_each_size_of_a_product(
+    alone: Alone,
+) -> None:
+    await alone.do(alone.product(5, 3, 7)[0])
+    await alone.do(alone.product(2, 9, 4)[0])
+    assert alone.driver.largest == (5, 9, 7)
+
+
+async def test_a_program_of_many_products_has_no_size_to_test_with(alone: Alone) -> None:
+    chain = Chain(n_rows=4, n_turns=100, size=8)
+    await alone.do(chain.work(alone.matrix(4, 8), alone.matrix(8, 8), alone.matrix(4, 8)))
+    assert alone.driver.largest == (1, 1, 1)
