@@ -59,6 +59,11 @@ class Process:
         until(lambda: text in self.text or not self.is_alive, within_s)
         assert text in self.text, self.text
 
+    def tells(self, name: str) -> str:
+        """What it prints after ``name``, once it has."""
+        self.says(f"{name} ")
+        return next(line for line in self.lines if line.startswith(f"{name} ")).split()[1]
+
     def send(self, signal_number: int) -> None:
         self._process.send_signal(signal_number)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
-from urllib.parse import urlsplit
+
+from cleave.wire.join import JoinAddress
 
 _CHUNK_BYTES = 1 << 16
 
@@ -53,10 +55,8 @@ class Proxy:
     """
 
     def __init__(self, join_url: str) -> None:
-        parts = urlsplit(join_url)
-        self._target = (parts.hostname, parts.port)
+        self._address = JoinAddress.parse(join_url)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._path = parts.path
         self._sockets: list[socket.socket] = []
         self.down, self.up = Flow(), Flow()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -64,7 +64,7 @@ class Proxy:
     @property
     def join_url(self) -> str:
         """Where a device joins by way of here."""
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}{self._path}"
+        return replace(self._address, port=self._listener.getsockname()[1]).url
 
     def release(self) -> None:
         """Let everything pass, both ways."""
@@ -94,7 +94,7 @@ class Proxy:
         with suppress(OSError):
             while True:
                 device, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
+                server = socket.create_connection((self._address.host, self._address.port))
                 for each in (device, server):
                     each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._sockets += [device, server]

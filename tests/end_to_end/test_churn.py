@@ -15,6 +15,7 @@ from tests.end_to_end.works import Chain
 from cleave.server.fleet import Fleet
 from cleave.server.local import local_fleet
 from cleave.server.status import DeviceStatus
+from cleave.wire.join import JoinAddress
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -34,7 +35,7 @@ def is_in(fleet: Fleet, name: str) -> bool:
 SERVER = """
 import time, cleave
 with cleave.Fleet("127.0.0.1") as fleet:
-    print("port", fleet.port, "token", fleet.token)
+    print("url", fleet.join_url)
     fleet.wait(2)
     print("ready")
     time.sleep(60)
@@ -237,14 +238,13 @@ def test_when_all_devices_are_lost_one_that_comes_finishes_the_step() -> None:
 
 def test_agents_return_by_themselves_to_a_server_that_crashed_or_closed() -> None:
     with script(SERVER) as crashing:
-        crashing.says("token")
-        _, port, _, token = crashing.lines[0].split()
-        url = f"http://127.0.0.1:{port}/join/{token}"
+        address = JoinAddress.parse(crashing.tells("url"))
+        url, port, token = address.url, address.port, address.token
         with agent(url), agent(url):
             crashing.says("ready")
             crashing.kill()
             for _ in range(2):
-                with Fleet("127.0.0.1", int(port), token, without_devices="wait") as fleet:
+                with Fleet("127.0.0.1", port, token, without_devices="wait") as fleet:
                     with training(fleet) as steps:
                         steps.must_be_right()
                     fleet.wait(2, timeout=BOUND_S)

@@ -92,22 +92,17 @@ def test_an_agent_leaves_at_once_and_says_so() -> None:
 
 @pytest.mark.parametrize("code", [WAITS_FOR_DEVICES, WAITS_FOR_WORK])
 def test_a_script_that_waits_ends_at_once_and_tells_its_devices(code: str, root: str) -> None:
-    with script(code, root) as training:
-        training.says("url")
-        url = training.lines[0].split()[1]
-        with agent(url, "--once") as device:
-            training.says("joined")
-            training.send(signal.SIGINT)
-            assert training.ends_in_s() < WITHIN_S
-            assert training.ends() == -signal.SIGINT
-            assert training.lines[-1] == "KeyboardInterrupt"
-            device.ends()
-            assert "the server left: the server has closed" in device.text
+    with script(code, root) as training, agent(training.tells("url"), "--once") as device:
+        training.says("joined")
+        training.send(signal.SIGINT)
+        assert training.ends_in_s() < WITHIN_S
+        assert training.ends() == -signal.SIGINT
+        assert training.lines[-1] == "KeyboardInterrupt"
+        device.ends()
+        assert "the server left: the server has closed" in device.text
 
 
 def test_forked_children_neither_hurt_the_fleet_nor_keep_its_port(root: str) -> None:
-    with script(FORKS, root) as forking:
-        forking.says("url")
-        with agent(forking.lines[0].split()[1]):
-            assert forking.ends() == 0, forking.text
-            assert forking.lines[-1] == "all is well"
+    with script(FORKS, root) as forking, agent(forking.tells("url")):
+        assert forking.ends() == 0, forking.text
+        assert forking.lines[-1] == "all is well"

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(60)
 OWNER = """
 import time, cleave
 fleet = cleave.local_fleet(1, backend="numpy")
-print("agent", *(agent.process.pid for agent in fleet.agents), "ready")
+print("agent", fleet.agents[0].process.pid)
 time.sleep(60)
 """
 
@@ -33,8 +33,7 @@ def test_closing_ends_all_agents_even_a_frozen_one() -> None:
 
 def test_agents_do_not_outlive_a_script_that_was_killed() -> None:
     with script(OWNER) as owner:
-        owner.says("ready")
-        pid = int(owner.lines[0].split()[1])
+        pid = int(owner.tells("agent"))
         assert psutil.pid_exists(pid)
         owner.kill()
         until(lambda: not psutil.pid_exists(pid))

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 import torch
+from tests.end_to_end.works import Chain
 
 from cleave.compute.choose import load_backend
 from cleave.core.matrix import Matrix
@@ -16,7 +17,6 @@ from cleave.core.scheduling.scheduler import Scheduler
 from cleave.core.work import Work
 from cleave.server.driver import Driver, Outcome
 from cleave.server.operands import OperandStore
-from tests.end_to_end.works import Chain
 
 
 class Alone:
