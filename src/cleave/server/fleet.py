@@ -145,10 +145,12 @@ class Fleet:
 
         Raises:
             NoDevicesError: If they are not after ``timeout`` seconds.
+            CleaveError: If the fleet is closed.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while self.n_devices < devices:
+                self._server.must_be_alive()
                 left_s = _POLL_S if deadline_s is None else deadline_s - time.monotonic()
                 if left_s <= 0:
                     raise NoDevicesError(
@@ -232,8 +234,7 @@ class Fleet:
         Raises:
             CleaveError: If the fleet is closed.
         """
-        if not self._server.is_alive:
-            raise CleaveError("the fleet is closed: open a new one, or cleave.restore(model)")
+        self._server.must_be_alive()
         future: Future[Outcome] = Future()
         submit = self._server.driver.submit
         self._server.post(submit, next(self._work_ids), tuple(forms), tuple(hints), future)
@@ -265,7 +266,10 @@ class Fleet:
         self._n_joined += kind == "joined"
         self._n_left += kind == "left"
         for callback in self._callbacks:
-            callback(event)
+            try:
+                callback(event)
+            except Exception:  # the script's own fault must not cost a device its place
+                log.exception("a callback of on_event failed")
         with self._changed:
             self._changed.notify_all()
 
