@@ -33,7 +33,7 @@ from cleave.compute.choose import load_backend
 from cleave.errors import CleaveError, ProtocolError, VersionError
 from cleave.units import format_bytes
 from cleave.wire.buffers import keep_large_buffers, return_free_memory
-from cleave.wire.messages import Goodbye, Hello, Rejected, Welcome
+from cleave.wire.messages import LONGEST_HEARTBEAT_S, Goodbye, Hello, Rejected, Welcome
 
 LEFT = 0
 LOST = 1
@@ -42,7 +42,6 @@ REJECTED = 2
 WELCOME_TIMEOUT_S = 15.0
 GOODBYE_TIMEOUT_S = 0.3
 GOOD_SESSION_S = 10.0
-LONGEST_HEARTBEAT_S = 3600.0
 
 
 class Agent:

@@ -28,7 +28,15 @@ from cleave.server.connection import Connection
 from cleave.server.driver import Driver
 from cleave.wire.codec import MAX_FRAME_BYTES, decode_from_agent
 from cleave.wire.join import DEVICE_PATH, JOIN_PREFIX
-from cleave.wire.messages import AgentMessage, Goodbye, Hello, Rejected, Welcome
+from cleave.wire.messages import (
+    LONGEST_HEARTBEAT_S,
+    MAX_TEXT,
+    AgentMessage,
+    Goodbye,
+    Hello,
+    Rejected,
+    Welcome,
+)
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +56,9 @@ class AppSettings:
         heartbeat_s: A device that is silent for this long, and half of it again, is gone.
         max_devices: More are turned away.
         certificate: TLS context, or None for plain text.
+
+    Raises:
+        ConfigError: If a value is out of range; it names the argument.
     """
 
     host: str
@@ -56,6 +67,22 @@ class AppSettings:
     heartbeat_s: float
     max_devices: int
     certificate: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no device could join by."""
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port is {self.port}, expected 0 to 65535 (0 takes a free one)")
+        if not 0 < self.heartbeat_s <= LONGEST_HEARTBEAT_S:
+            raise ConfigError(
+                f"heartbeat_s is {self.heartbeat_s}, "
+                f"expected more than 0 and at most {LONGEST_HEARTBEAT_S:.0f}"
+            )
+        if self.max_devices < 1:
+            raise ConfigError(f"max_devices is {self.max_devices}, expected 1 or more")
+        if len(self.token) > MAX_TEXT:
+            raise ConfigError(
+                f"token has {len(self.token)} characters, expected at most {MAX_TEXT}"
+            )
 
 
 class App:
@@ -91,16 +118,13 @@ class App:
         await self._runner.setup()
         settings = self._settings
         try:
-            self._listener = socket.create_server(
-                (settings.host, settings.port),
-                family=socket.AF_INET6 if ":" in settings.host else socket.AF_INET,
-                backlog=_BACKLOG,
-            )
+            self._listener = _listen(settings.host, settings.port)
         except OSError as error:
             await self._runner.cleanup()
+            is_unknown = isinstance(error, socket.gaierror) or not error.errno
+            cause = error.strerror if is_unknown else os.strerror(error.errno)
             raise ConfigError(
-                f"cannot listen on {settings.host} port {settings.port}: "
-                f"{os.strerror(error.errno) if error.errno else error}; "
+                f"cannot listen on {settings.host} port {settings.port}: {cause}; "
                 "choose another port (0 takes a free one) or an address of this machine"
             ) from error
         site = web.SockSite(self._runner, self._listener, ssl_context=settings.certificate)
@@ -228,6 +252,12 @@ class App:
         )
         self._driver.joined(connection, profile)
         self._notify("joined", connection, "")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    every = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=every)
 
 
 def _rejection(error: CleaveError) -> Rejected:

@@ -55,9 +55,10 @@ class ServerThread:
             asyncio.set_event_loop(self._loop)
             try:
                 started.set_result(self._loop.run_until_complete(open_server()))
-                self._loop.run_forever()
-            except CleaveError as error:
+            except BaseException as error:  # belongs to the thread that waits
                 started.set_exception(error)
+            else:
+                self._loop.run_forever()
             finally:
                 self._loop.close()
 
@@ -69,6 +70,15 @@ class ServerThread:
     def is_alive(self) -> bool:
         """Whether the loop still runs."""
         return self._thread.is_alive() and not self._is_closed
+
+    def must_be_alive(self) -> None:
+        """Return if it is.
+
+        Raises:
+            CleaveError: If the server is closed.
+        """
+        if not self.is_alive:
+            raise CleaveError("the fleet is closed: open a new one, or cleave.restore(model)")
 
     def post(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Have a function called on the loop soon; nothing happens once the server is closed."""

@@ -24,6 +24,7 @@ MAX_NAMES = 1024
 MAX_IDS = 65536
 MAX_OPERANDS = 1024
 PIECE_BYTES = 1 << 20
+LONGEST_HEARTBEAT_S = 3600.0
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]  # what JavaScript can read as well
