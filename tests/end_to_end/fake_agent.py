@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import aiohttp
 from tests.end_to_end.waiting import BOUND_S
@@ -165,7 +166,7 @@ async def dialled(join_url: str) -> AsyncIterator[aiohttp.ClientWebSocketRespons
     async with aiohttp.ClientSession() as session:
         url = JoinAddress.parse(join_url).websocket_url
         async with session.ws_connect(url, compress=0, max_msg_size=MAX_FRAME_BYTES) as socket:
-            yield socket
+            yield cast("aiohttp.ClientWebSocketResponse", socket)
 
 
 @asynccontextmanager

@@ -47,7 +47,7 @@ def gemm(fleet: Fleet) -> Gemm:
 )
 def test_unusable_arguments_are_named(arguments: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        Fleet(**{"host": "127.0.0.1", **arguments})
+        Fleet(**{"host": "127.0.0.1", **arguments})  # type: ignore[arg-type]
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -121,8 +121,8 @@ class App:
             self._listener = _listen(settings.host, settings.port)
         except OSError as error:
             await self._runner.cleanup()
-            is_unknown = isinstance(error, socket.gaierror) or not error.errno
-            cause = error.strerror if is_unknown else os.strerror(error.errno)
+            errno = None if isinstance(error, socket.gaierror) else error.errno
+            cause = error.strerror if errno is None else os.strerror(errno)
             raise ConfigError(
                 f"cannot listen on {settings.host} port {settings.port}: {cause}; "
                 "choose another port (0 takes a free one) or an address of this machine"
