@@ -512,3 +512,17 @@ def test_a_device_id_is_never_used_twice() -> None:
     story.join(1)
     with pytest.raises(ValueError, match="never used twice"):
         story.join(1)
+
+
+def test_work_in_several_pieces_that_nobody_left_can_do_fails_once() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False))
+    story.join(1, memory_bytes=20_000)  # all of it is 3 * 64 * 64 * 4 = 49,152 bytes
+    story.join(2, memory_bytes=100)  # too little for a single cell and its operands
+    story.tell(submitted(1))
+    strips = sorted(story.scheduler.snapshot().strips, key=lambda strip: strip.tile)
+    assert len(strips) >= 4
+    while len(story.of(AcceptResult)) < 2:
+        story.tell(TaskFinished(1, story.has(1)[0], 0.01))
+    story.tell(DeviceLeft(1, "gone"))
+    assert [command.work_id for command in story.of(FailWork)] == [1]
+    assert story.scheduler.snapshot().strips == ()

@@ -102,7 +102,8 @@ class Dispatcher:
         is_hopeless = len(failed_on) >= self._settings.max_attempts
         if not able or (is_hopeless and self._host_may_do(group[0])):
             for strip in group:
-                self._without_device(strip)
+                if strip.task_id in self._book.strips:  # the first may have ended all the work
+                    self._without_device(strip)
             return
         profiles = [device.planned for device in able]
         for strip in group:
@@ -116,6 +117,8 @@ class Dispatcher:
                 strip = self._book.new_strip(state, region, region)
                 strip.failed_on |= {device.device_id for device in able}
                 self._without_device(strip)
+                if state.work_id not in self._book.works:
+                    return
 
     def _place_bound(self, strip: Strip) -> None:
         state = self._book.works[strip.work_id]
