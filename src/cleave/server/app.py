@@ -158,9 +158,11 @@ class App:
             self._notify(kind, connection, getattr(message, "reason", ""))
         self._driver.heard(connection, message)
 
-    def _leave(self, connection: Connection, reason: str) -> None:
-        if self._driver.left(connection, reason):
+    def _leave(self, connection: Connection, reason: str) -> bool:
+        was_in = self._driver.left(connection, reason)
+        if was_in:
             self._notify("left", connection, reason)
+        return was_in
 
     async def _page(self, request: web.Request) -> web.Response:
         base = f"{request.scheme}://{request.host}"
@@ -196,8 +198,11 @@ class App:
             reason = await self._serve(connection, hello, writer)
         except (AuthError, VersionError, DeviceError, ProtocolError, ConfigError) as error:
             reason = str(error)
+            if writer is not None:
+                writer.cancel()
+            if not self._leave(connection, reason):
+                self._notify("rejected", connection, reason)
             await connection.close(_rejection(error))
-            self._notify("rejected", connection, reason)
         except (ConnectionError, asyncio.TimeoutError, RuntimeError) as error:
             reason = f"connection lost: {error or type(error).__name__}"
         except Exception:

@@ -21,10 +21,15 @@ from cleave.wire.codec import decode_from_agent, encode
 from cleave.wire.messages import (
     AgentMessage,
     Cancel,
+    Cancelled,
     Drop,
+    Failed,
     Finished,
+    Hello,
     Message,
+    Paused,
     Piece,
+    Refused,
     ResultPiece,
     RunTask,
 )
@@ -33,6 +38,8 @@ from cleave.wire.pieces import PrefixCursor
 log = logging.getLogger(__name__)
 
 Payloads = Iterator[tuple[Region, memoryview]]
+
+_ANSWERS = (Finished, Refused, Failed, Cancelled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,7 @@ class Connection:
         self.listener = listener
         self._outbox: deque[Message | Filling] = deque()
         self._wake = asyncio.Event()
+        self._unanswered: set[int] = set()
 
     def send(self, message: Message) -> None:
         """Queue a message."""
@@ -120,6 +128,7 @@ class Connection:
     def run_task(self, task: RunTask, fillings: Iterable[Filling], attempt: Attempt) -> None:
         """Queue a task, then the rows it lacks."""
         self.attempts[task.task_id] = attempt
+        self._unanswered.add(task.task_id)
         self._outbox.append(task)
         self._outbox.extend(fillings)
         self._wake.set()
@@ -181,16 +190,30 @@ class Connection:
 
     def _hear(self, frame: bytes) -> None:
         message, payload = decode_from_agent(frame)
-        if isinstance(message, ResultPiece):
+        if isinstance(message, Hello):
+            raise ProtocolError("it said hello twice")
+        if isinstance(message, (ResultPiece, *_ANSWERS)):
+            if message.task_id not in self._unanswered:
+                raise ProtocolError(
+                    f"{type(message).__name__} for task {message.task_id}, which it does not have"
+                )
             attempt = self.attempts.get(message.task_id)
-            if attempt is not None:
-                attempt.write(message, payload)
-            return
-        if isinstance(message, Finished):
-            attempt = self.attempts.get(message.task_id)
-            if attempt is not None and not attempt.is_whole:
-                raise ProtocolError(f"task {message.task_id} finished with its result incomplete")
+            if isinstance(message, ResultPiece):
+                if attempt is not None:
+                    attempt.write(message, payload)
+                return
+            self._check_answer(message, attempt)
+            self._unanswered.discard(message.task_id)
+        elif isinstance(message, Paused):
+            self.attempts.clear()
         self.listener.heard(self, message)
+
+    @staticmethod
+    def _check_answer(message: AgentMessage, attempt: Attempt | None) -> None:
+        if attempt is not None and isinstance(message, Finished) and not attempt.is_whole:
+            raise ProtocolError(f"task {message.task_id} finished with its result incomplete")
+        if attempt is not None and isinstance(message, Cancelled):
+            raise ProtocolError(f"task {message.task_id} was dropped unasked")
 
     async def _send_frame(self, frame: bytes) -> None:
         self.bytes_down += len(frame)
