@@ -358,6 +358,17 @@ def test_a_device_that_goes_on_refusing_is_left_out() -> None:
     assert len(story.of(CompleteWork)) == 1
 
 
+def test_a_task_that_a_device_dropped_unasked_is_done_elsewhere() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False))
+    story.join(1, 2)
+    story.tell(submitted(7))
+    dropped, *_ = story.has(1)
+    story.tell(TaskCancelled(1, dropped))
+    assert dropped not in story.has(1)
+    story.finish_all()
+    assert [c.work_id for c in story.of(CompleteWork)] == [7]
+
+
 def test_a_paused_device_gives_back_its_work_and_returns_when_resumed() -> None:
     story = Story()
     story.join(1, 2)

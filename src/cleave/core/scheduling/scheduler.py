@@ -292,8 +292,11 @@ class Scheduler:
 
     def _cancelled(self, event: TaskCancelled) -> None:
         device, sent = self._ended(event.device_id, event.task_id)
-        if device is not None and sent is not None:
-            device.tally.wasted_flops += sent.prediction.flops
+        if device is None or sent is None:
+            return
+        device.tally.wasted_flops += sent.prediction.flops
+        if not sent.is_cancelled:
+            self._dispatcher.give_up(device, sent.strip)
 
     def _ended(
         self, device_id: int, task_id: int, *, refused: bool = False
