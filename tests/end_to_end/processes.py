@@ -84,6 +84,16 @@ class Process:
         self._process.wait(within_s)
         return time.monotonic() - begin_s
 
+    def close(self) -> None:
+        """Kill it and what it has started."""
+        children = psutil.Process(self.pid).children(recursive=True) if self.is_alive else []
+        self.kill()
+        for child in children:
+            child.kill()
+        self._reader.join(BOUND_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
     def __enter__(self) -> Process:
         return self
 
@@ -93,13 +103,7 @@ class Process:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        children = psutil.Process(self.pid).children(recursive=True) if self.is_alive else []
-        self.kill()
-        for child in children:
-            child.kill()
-        self._reader.join(BOUND_S)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self.close()
 
     def _read(self) -> None:
         if self._process.stdout is not None:

@@ -78,6 +78,11 @@ class Proxy:
             _shut(each)
         self.release()
 
+    def close(self) -> None:
+        """Take no more connections, and drop those that there are."""
+        _shut(self._listener)
+        self.drop()
+
     def __enter__(self) -> Proxy:
         return self
 
@@ -87,8 +92,7 @@ class Proxy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _shut(self._listener)
-        self.drop()
+        self.close()
 
     def _accept(self) -> None:
         with suppress(OSError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import torch
@@ -47,6 +47,10 @@ class Training:
     @property
     def done(self) -> bool:
         return self._run.done()
+
+    def waits(self, for_s: float) -> None:
+        """Wait for the end, but no longer than this."""
+        wait([self._run], for_s)
 
     def must_be_right(self, within_s: float = BOUND_S) -> None:
         """Wait for the end: every step is done, the losses are those of the host."""
