@@ -41,19 +41,26 @@ _BACKEND = NumpyBackend(threads=1)
 class FakeAgent:
     """One connection to a server, from the device's side.
 
+    Args:
+        socket: Open.
+        answer: Called with every task that counts and its results; `finish` is the honest one.
+        test_answer: The same for the tasks that test it when it joins.
+
     Attributes:
         socket: For whatever a test wants to send.
-        answer: Called with every task that counts and its results; `finish` is the honest one.
+        tasks: Those that counted, so far.
         rejected: Resolved when the server turns the device away.
         welcomed: Resolved when it takes it in.
         gone: Set when the connection has ended.
     """
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, answer: Answer) -> None:
+    def __init__(
+        self, socket: aiohttp.ClientWebSocketResponse, answer: Answer, test_answer: Answer
+    ) -> None:
         self.socket = socket
-        self.answer = answer
-        self.is_honest_in_tests = True
-        self.n_tasks = 0
+        self.tasks: list[RunTask] = []
+        self._answer = answer
+        self._test_answer = test_answer
         loop = asyncio.get_running_loop()
         self.rejected: asyncio.Future[Rejected] = loop.create_future()
         self.welcomed: asyncio.Future[Welcome] = loop.create_future()
@@ -118,11 +125,11 @@ class FakeAgent:
                 for array, spec in zip(arrays, job.task.outputs, strict=True)
             ]
             self._book.close(job)
-            is_test = job.task_id >= FIRST_ID
-            if not is_test:
-                self.n_tasks += 1
-            answer = finish if is_test and self.is_honest_in_tests else self.answer
-            await answer(self, job.task, results)
+            if job.task_id >= FIRST_ID:
+                await self._test_answer(self, job.task, results)
+            else:
+                self.tasks.append(job.task)
+                await self._answer(self, job.task, results)
 
 
 Answer = Callable[[FakeAgent, RunTask, list[bytes]], Awaitable[None]]
@@ -171,13 +178,23 @@ async def dialled(join_url: str) -> AsyncIterator[aiohttp.ClientWebSocketRespons
 
 @asynccontextmanager
 async def fake_agent(
-    join_url: str, answer: Answer = finish, *, name: str = "fake", honest_in_tests: bool = True
+    join_url: str,
+    answer: Answer = finish,
+    *,
+    test_answer: Answer = finish,
+    **changes: object,
 ) -> AsyncIterator[FakeAgent]:
-    """A device that has said hello, and serves during the block."""
+    """A device that has said hello, and serves during the block.
+
+    Args:
+        join_url: Where.
+        answer: What it does with tasks that count,
+        test_answer: and with those that test it.
+        changes: Fields of its hello.
+    """
     async with dialled(join_url) as socket:
-        agent = FakeAgent(socket, answer)
-        agent.is_honest_in_tests = honest_in_tests
-        await agent.send(hello(join_url, name=name))
+        agent = FakeAgent(socket, answer, test_answer)
+        await agent.send(hello(join_url, **changes))
         serving = asyncio.create_task(agent.serve())
         try:
             yield agent

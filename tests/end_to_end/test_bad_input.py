@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
 import torch
-from tests.end_to_end.fake_agent import (
-    Answer,
-    FakeAgent,
-    dialled,
-    fake_agent,
-    finish,
-    hello,
-    send_results,
-)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.end_to_end import misbehaviour as bad
+from tests.end_to_end.fake_agent import Answer, FakeAgent, dialled, fake_agent, hello
 from tests.end_to_end.waiting import BOUND_S, until
-from tests.end_to_end.works import product
+from tests.end_to_end.works import Underway, product
 
+from cleave.core.matrix import DType
+from cleave.core.scheduling.settings import SchedulerSettings
+from cleave.errors import VersionError
 from cleave.server.fleet import Fleet
+from cleave.wire import codec
 from cleave.wire.codec import encode
 from cleave.wire.messages import (
+    PROTOCOL,
+    AgentMessage,
     Cancelled,
     Failed,
     Finished,
+    Goodbye,
     Paused,
     Refused,
     ResultPiece,
-    RunTask,
+    Resumed,
 )
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="module")]
 
 
 class Good:
-    """A fleet, and an honest device in it that is to outlive all the others."""
+    """A fleet, and an honest device in it that outlives all the others."""
 
     def __init__(self, fleet: Fleet, device: FakeAgent) -> None:
         self.fleet = fleet
@@ -48,26 +50,39 @@ class Good:
         return self.fleet.join_url
 
     async def rests(self) -> None:
+        """From now on others get the work."""
         await self.device.pause()
         await eventually(lambda: self.fleet.devices[0].state == "paused")
 
-    async def works(self) -> None:
-        """It alone does work that others have not done, and its session is the first one still."""
+    async def does(self, work: Work) -> None:
+        """It has work done that is under way, or left over from others."""
+        await self.device.resume()
+        await work.is_right()
+
+    async def is_unharmed(self) -> None:
+        """Its first session goes on, and it works."""
         assert self.fleet.devices[0].state != "gone"
-        await right_product(self.fleet)
+        await Work(self.fleet).is_right()
 
-    def last_event(self, kind: str) -> str:
-        return [event.text for event in self.fleet.events if event.kind == kind][-1]
+    def events(self, kind: str) -> list[str]:
+        return [event.text for event in self.fleet.events if event.kind == kind]
 
 
-async def eventually(holds) -> None:
+class Work:
+    """A product under way."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        a, b = torch.randn(64, 48), torch.randn(48, 32)
+        self._expected = a @ b
+        self._underway: Underway = product(fleet, a, b)
+
+    async def is_right(self) -> None:
+        result = await asyncio.to_thread(self._underway.result)
+        torch.testing.assert_close(result, self._expected)
+
+
+async def eventually(holds: Callable[[], object]) -> None:
     await asyncio.to_thread(until, holds)
-
-
-async def right_product(fleet: Fleet) -> None:
-    a, b = torch.randn(64, 48), torch.randn(48, 32)
-    result = await asyncio.to_thread(product(fleet, a, b).result)
-    torch.testing.assert_close(result, a @ b)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -78,92 +93,31 @@ async def good() -> AsyncIterator[Good]:
             yield Good(fleet, device)
 
 
-async def wrong_size(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    spec = task.outputs[0]
-    await agent.send(ResultPiece(task.task_id, 0, 0, spec.n_rows, 0, spec.n_cols), results[0][:-4])
-
-
-async def wrong_dtype(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    spec = task.outputs[0]
-    half = results[0][: len(results[0]) // 2]
-    await agent.send(ResultPiece(task.task_id, 0, 0, spec.n_rows, 0, spec.n_cols), half)
-
-
-async def wrong_shape(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    spec = task.outputs[0]
-    await agent.send(ResultPiece(task.task_id, 0, 0, spec.n_cols, 0, spec.n_rows), results[0])
-
-
-async def no_such_output(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    await agent.send(ResultPiece(task.task_id, 1, 0, 1, 0, 1), results[0][:4])
-
-
-async def out_of_order(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    n_cols = task.outputs[0].n_cols
-    await agent.send(ResultPiece(task.task_id, 0, 1, 2, 0, n_cols), results[0][: 4 * n_cols])
-
-
-async def twice_the_same(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    n_cols = task.outputs[0].n_cols
-    for _ in range(2):
-        await agent.send(ResultPiece(task.task_id, 0, 0, 1, 0, n_cols), results[0][: 4 * n_cols])
-
-
-async def unknown_task(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    await agent.send(ResultPiece(task.task_id + 1000, 0, 0, 1, 0, 1), results[0][:4])
-
-
-async def incomplete(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    await agent.send(Finished(task.task_id, 0.001, 0))
-
-
-async def finished_unknown(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    await agent.send(Finished(task.task_id + 1000, 0.001, 0))
-
-
-async def finished_twice(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    await finish(agent, task, results)
-    await agent.send(Finished(task.task_id, 0.001, 0))
-
-
-async def cancelled_unasked(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    await agent.send(Cancelled(task.task_id))
-
-
-async def hello_twice(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    await agent.send(hello("http://h:1/join/t"))
-
-
-async def text(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    await agent.socket.send_str("finished")
-
-
-async def huge(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    await agent.socket.send_bytes(bytes(18 << 20))
-
-
-async def cut_short(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    await agent.socket.send_bytes(encode(Finished(task.task_id, 0.001, 0))[:-3])
+# While it works ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (wrong_size, "carries 8188 bytes, expected 8192"),
-        (wrong_dtype, "carries 4096 bytes, expected 8192"),
-        (wrong_shape, "of a block of 64 x 32: expected whole rows of it"),
-        (no_such_output, "returns no output 1"),
-        (out_of_order, "does not follow on row 0, column 0"),
-        (twice_the_same, "does not follow on row 1, column 0"),
-        (unknown_task, "which it does not have"),
-        (incomplete, "finished with its result incomplete"),
-        (finished_unknown, "which it does not have"),
-        (finished_twice, "which it does not have"),
-        (cancelled_unasked, "dropped unasked"),
-        (hello_twice, "hello"),
-        (text, "expected binary frames, got text"),
-        (huge, "exceeds"),
-        (cut_short, "a header of"),
+        (bad.wrong_size, "carries 8188 bytes, expected 8192"),
+        (bad.wrong_dtype, "carries 4096 bytes, expected 8192"),
+        (bad.wrong_shape, "of a block of 64 x 32: expected whole rows of it"),
+        (bad.no_such_output, "returns no output 1"),
+        (bad.out_of_order, "does not follow on row 0, column 0"),
+        (bad.same_piece_twice, "does not follow on row 1, column 0"),
+        (bad.piece_of_no_task, "which it does not have"),
+        (bad.piece_without_elements, "a ResultPiece without elements"),
+        (bad.finished_too_soon, "finished with its result incomplete"),
+        (bad.finished_no_task, "which it does not have"),
+        (bad.finished_twice, "which it does not have"),
+        (bad.finished_in_no_time, "an unreadable header: Expected `float`"),
+        (bad.dropped_unasked, "was dropped unasked"),
+        (bad.hello_again, "it said hello twice"),
+        (bad.text, "expected binary frames, got text"),
+        (bad.too_large, "Message size 18874368 exceeds limit"),
+        (bad.cut_short, "a header of 55 bytes in a frame of 60"),
+        (bad.servers_message, "an unreadable header: Invalid value 'RunTask'"),
+        (bad.nonsense, "does not begin as Cleave's do"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -171,18 +125,72 @@ async def test_a_device_that_breaks_the_protocol_is_closed_and_another_does_its_
     good: Good, answer: Answer, reason: str
 ) -> None:
     await good.rests()
-    async with fake_agent(good.url, answer, name=answer.__name__) as bad:
+    async with fake_agent(good.url, answer, name=answer.__name__) as device:
         await eventually(lambda: good.fleet.n_devices == 2)
-        a, b = torch.randn(64, 48), torch.randn(48, 32)
-        under_way = product(good.fleet, a, b)
-        await bad.is_closed()
+        work = Work(good.fleet)
+        await device.is_closed()
+        assert device.tasks
+        if device.rejected.done():
+            assert reason in device.rejected.result().reason
+    await eventually(lambda: good.fleet.n_devices == 1)
+    assert reason in good.events("left")[-1]
+    assert good.fleet.devices[-1].reason == good.events("left")[-1]
+    await good.does(work)
+    await good.is_unharmed()
+
+
+async def test_what_a_paused_device_still_sends_changes_no_result(good: Good) -> None:
+    fleet = good.fleet
+    await good.rests()
+    async with fake_agent(good.url, bad.pauses) as device:
+        await eventually(lambda: fleet.n_devices == 2)
+        under_way = product(fleet, torch.ones(64, 48), torch.ones(48, 32))
+        await eventually(lambda: fleet.devices[-1].state == "paused")
         await good.device.resume()
-        result = await asyncio.to_thread(under_way.result, 5)
-        torch.testing.assert_close(result, a @ b)
-        assert bad.n_tasks >= 1
-    print([e.text for e in good.fleet.events if e.name == answer.__name__])
-    print(bad.rejected)
-    left = [event for event in good.fleet.events if event.kind == "left"][-1]
-    assert left.name == answer.__name__
-    assert reason in left.text
-    assert good.fleet.devices[0].state != "gone"
+        await asyncio.to_thread(under_way.pending.wait)
+        task = device.tasks[0]
+        spec = task.outputs[0]
+        late = ResultPiece(task.task_id, 0, 0, spec.n_rows, 0, spec.n_cols)
+        await device.send(late, bytes(4 * spec.n_rows * spec.n_cols))
+        await device.send(Finished(task.task_id, bad.COMPUTE_S, 0))
+        await device.send(Resumed())
+        await eventually(lambda: fleet.devices[-1].state == "idle")
+        assert under_way.result().equal(torch.full((64, 32), 48.0))
+    await good.is_unharmed()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def strict() -> AsyncIterator[Fleet]:
+    """A fleet that parts with failing devices without long rests before."""
+    with Fleet("127.0.0.1", settings=SchedulerSettings(rest_s=1e-4)) as fleet:
+        yield fleet
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (bad.fails, "no luck"),
+        (bad.refuses("memory"), "memory"),
+        (bad.refuses("paused"), "paused"),
+        (bad.refuses("missing"), "missing"),
+        (bad.refuses("no reason"), "no reason"),
+    ],
+)
+async def test_a_device_that_does_no_task_is_closed_in_the_end_and_the_run_goes_on(
+    strict: Fleet, answer: Answer, reason: str
+) -> None:
+    async with fake_agent(strict.join_url, answer) as device:
+        await asyncio.to_thread(strict.wait, 1, BOUND_S)
+        n_works = 0
+        while not device.gone.is_set():
+            await Work(strict).is_right()
+            n_works += 1
+        rejected = device.rejected.result()
+        assert (rejected.code, rejected.retry) == ("failing", False)
+    await eventually(lambda: strict.n_devices == 0)
+    (status,) = strict.devices
+    assert status.tasks == 0
+    assert status.failures >= SchedulerSettings().max_failures_in_row
+    assert status.reason == rejected.reason
+    assert reason in status.reason
+    assert strict.stats().host_tasks == n_works

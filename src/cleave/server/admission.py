@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from cleave.core.device import DeviceProfile
 from cleave.core.matrix import BlockRef, DType, Matrix, Region
 from cleave.core.program import Op, Program, Ref
 from cleave.core.work import Fate, TaskOutput
-from cleave.errors import DeviceError
+from cleave.errors import CleaveError, DeviceError
 from cleave.server.connection import Attempt, Connection, Filling, Payloads
 from cleave.server.operands import as_bytes
 from cleave.wire.messages import (
@@ -30,10 +31,13 @@ from cleave.wire.messages import (
     Hello,
     InputSpec,
     OutputSpec,
+    Paused,
     Refused,
     RunTask,
 )
 from cleave.wire.pieces import pieces
+
+log = logging.getLogger(__name__)
 
 FIRST_ID = 1 << 40
 """Task ids and handles of admission lie above all that the scheduler will ever use."""
@@ -51,6 +55,10 @@ _MOST_PRODUCTS = 64
 _COPY = Program(n_inputs=1, ops=(Op("clone", (Ref(0),)),), outputs=(1,))
 
 
+class NotNowError(CleaveError):
+    """A device cannot be tested at the moment; it may come again."""
+
+
 async def admit(
     connection: Connection, hello: Hello, largest: tuple[int, int, int]
 ) -> DeviceProfile:
@@ -63,6 +71,8 @@ async def admit(
 
     Raises:
         DeviceError: If it computes nothing right, or lends too little memory to be of use.
+        NotNowError: If its owner comes first at the moment.
+        ConnectionError: If it leaves.
     """
     prober = _Prober(connection)
     before, connection.listener = connection.listener, prober
@@ -80,6 +90,8 @@ async def admit(
                 "the self-test failed for every element type; the first fault: "
                 + (faults[0] if faults else "the agent announces no type that can be tested")
             )
+        for fault in faults:
+            log.warning("%s is given no tasks of a type that it gets wrong: %s", hello.name, fault)
         return DeviceProfile(
             device_id=connection.device_id,
             name=connection.name,
@@ -115,7 +127,7 @@ async def _selftest(
     """Element types that the device gets right, and what it gets wrong."""
     right: list[DType] = []
     faults: list[str] = []
-    for dtype in hello.dtypes:
+    for dtype in dict.fromkeys(hello.dtypes):
         cases = selftest_cases([dtype], frozenset(hello.ops), largest)
         found = []
         for case in cases:
@@ -161,7 +173,8 @@ class _Prober:
     def heard(self, connection: Connection, message: AgentMessage) -> None:
         """The end of the task that is under way."""
         del connection
-        if isinstance(message, (Finished, Refused, Failed, Goodbye)) and not self._answer.done():
+        ends = (Finished, Refused, Failed, Goodbye, Paused)
+        if isinstance(message, ends) and not self._answer.done():
             self._answer.set_result(message)
 
     async def run(
@@ -249,9 +262,14 @@ class _Prober:
         self._connection.attempts.pop(task_id, None)
         if isinstance(answer, Finished):
             return sinks, answer.compute_s
-        if isinstance(answer, Refused):
-            raise DeviceError(f"it refuses a test task: {answer.reason}")
-        raise DeviceError(str(getattr(answer, "error", "it has left")))
+        if isinstance(answer, Failed):
+            raise DeviceError(answer.error)
+        if isinstance(answer, Goodbye):
+            raise ConnectionError(f"it left while it was tested: {answer.reason}")
+        reason = getattr(answer, "reason", "")
+        if isinstance(answer, Paused) or reason == "paused":
+            raise NotNowError(f"it paused while it was tested: {reason}")
+        raise DeviceError(f"it refuses a test task: {reason}")
 
 
 def _cut(payload: memoryview, n_rows: int, n_cols: int, itemsize: int) -> Payloads:

@@ -23,7 +23,7 @@ from cleave.errors import (
     ProtocolError,
     VersionError,
 )
-from cleave.server.admission import admit
+from cleave.server.admission import NotNowError, admit
 from cleave.server.connection import Connection
 from cleave.server.driver import Driver
 from cleave.wire.codec import MAX_FRAME_BYTES, decode_from_agent
@@ -41,8 +41,6 @@ from cleave.wire.messages import (
 log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-HELLO_TIMEOUT_S = 10.0
-ADMISSION_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +54,8 @@ class AppSettings:
         heartbeat_s: A device that is silent for this long, and half of it again, is gone.
         max_devices: More are turned away.
         certificate: TLS context, or None for plain text.
+        hello_timeout_s: How long a device may take to say who it is,
+        admission_timeout_s: and to be tested and measured.
 
     Raises:
         ConfigError: If a value is out of range; it names the argument.
@@ -67,6 +67,8 @@ class AppSettings:
     heartbeat_s: float
     max_devices: int
     certificate: ssl.SSLContext | None = None
+    hello_timeout_s: float = 10.0
+    admission_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
         """Refuse what no device could join by."""
@@ -196,7 +198,7 @@ class App:
             self._welcome(connection)
             writer = asyncio.ensure_future(connection.write_forever())
             reason = await self._serve(connection, hello, writer)
-        except (AuthError, VersionError, DeviceError, ProtocolError, ConfigError) as error:
+        except (AuthError, DeviceError, ProtocolError, ConfigError, NotNowError) as error:
             reason = str(error)
             if writer is not None:
                 writer.cancel()
@@ -219,7 +221,13 @@ class App:
         connection.send(Welcome(connection.device_id, __version__, self._settings.heartbeat_s))
 
     async def _hello(self, websocket: web.WebSocketResponse) -> Hello:
-        frame = await websocket.receive(timeout=HELLO_TIMEOUT_S)
+        within_s = self._settings.hello_timeout_s
+        try:
+            frame = await websocket.receive(timeout=within_s)
+        except asyncio.TimeoutError:
+            raise ProtocolError(f"it said no hello within {within_s:g} s") from None
+        if frame.type is WSMsgType.TEXT:
+            raise ProtocolError("expected a hello in a binary frame, got text")
         if frame.type is not WSMsgType.BINARY:
             raise ConnectionError("closed before it said hello")
         message, _ = decode_from_agent(frame.data)
@@ -252,9 +260,12 @@ class App:
                 task.cancel()
 
     async def _admit(self, connection: Connection, hello: Hello) -> None:
-        profile: DeviceProfile = await asyncio.wait_for(
-            admit(connection, hello, self._driver.largest), ADMISSION_TIMEOUT_S
-        )
+        within_s = self._settings.admission_timeout_s
+        admission = admit(connection, hello, self._driver.largest)
+        try:
+            profile: DeviceProfile = await asyncio.wait_for(admission, within_s)
+        except asyncio.TimeoutError:
+            raise NotNowError(f"the tests were not done within {within_s:g} s") from None
         self._driver.joined(connection, profile)
         self._notify("joined", connection, "")
 
@@ -274,4 +285,6 @@ def _rejection(error: CleaveError) -> Rejected:
         return Rejected("selftest", str(error), retry=False)
     if isinstance(error, ConfigError):
         return Rejected("full", str(error), retry=True)
+    if isinstance(error, NotNowError):
+        return Rejected("selftest", str(error), retry=True)
     return Rejected("protocol", str(error), retry=True)

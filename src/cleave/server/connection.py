@@ -25,11 +25,13 @@ from cleave.wire.messages import (
     Drop,
     Failed,
     Finished,
+    Goodbye,
     Hello,
     Message,
     Paused,
     Piece,
     Refused,
+    Rejected,
     ResultPiece,
     RunTask,
 )
@@ -118,6 +120,7 @@ class Connection:
         self.listener = listener
         self._outbox: deque[Message | Filling] = deque()
         self._wake = asyncio.Event()
+        self._parting = "connection closed"
         self._unanswered: set[int] = set()
 
     def send(self, message: Message) -> None:
@@ -178,10 +181,11 @@ class Connection:
             else:
                 raise ProtocolError(f"expected binary frames, got {frame.type.name.lower()}")
         error = self._websocket.exception()
-        return "connection closed" if error is None else f"connection lost: {error}"
+        return self._parting if error is None else f"connection lost: {error}"
 
-    async def close(self, farewell: Message) -> None:
+    async def close(self, farewell: Goodbye | Rejected) -> None:
         """Say a last word and close."""
+        self._parting = farewell.reason
         try:
             await asyncio.wait_for(self._send_frame(encode(farewell)), 0.5)
             await asyncio.wait_for(self._websocket.close(), 0.5)

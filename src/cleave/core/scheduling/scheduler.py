@@ -259,12 +259,14 @@ class Scheduler:
         strip = sent.strip
         strip.refusals += 1
         if strip.refusals > self.settings.max_refusals:
-            self._dispatcher.give_up(device, strip)
+            self._failed_at(device, sent, f"refused {strip.refusals} times: {event.reason}")
             return
         if event.reason == "memory":
             device.is_full = bool(device.sent)
             if not device.sent:
                 self._book.drop(device, device.ledger.drop_unused())
+        if strip.is_placed:
+            return  # another has it too, or is about to
         if device.is_available(self._book.now_s):
             self._book.enqueue(device, strip)
         else:
@@ -272,8 +274,11 @@ class Scheduler:
 
     def _failed(self, event: TaskFailed) -> None:
         device, sent = self._ended(event.device_id, event.task_id)
-        if device is None or sent is None:
-            return
+        if device is not None and sent is not None:
+            self._failed_at(device, sent, event.error)
+
+    def _failed_at(self, device: DeviceState, sent: Sent, error: str) -> None:
+        """A device could not do a task: it rests, and is closed if that goes on."""
         device.tally.failures += 1
         device.failures_in_row += 1
         rest_s = self.settings.rest_s * 2.0 ** min(10, device.failures_in_row - 1)
@@ -286,7 +291,7 @@ class Scheduler:
                 CloseDevice(
                     device.device_id,
                     f"{device.failures_in_row} tasks failed one after the other, "
-                    f"the last with: {event.error}",
+                    f"the last with: {error}",
                 )
             )
 
