@@ -68,7 +68,10 @@ class Wild:
 @pytest.mark.parametrize("without_devices", ["wait", "host"])
 def test_every_step_is_right_whatever_happens(without_devices: str, seed: int) -> None:
     fate = random.Random(seed)
-    with Fleet("127.0.0.1", without_devices=without_devices, heartbeat_s=2.0) as fleet, ExitStack() as stack:
+    with (
+        Fleet("127.0.0.1", without_devices=without_devices, heartbeat_s=2.0) as fleet,
+        ExitStack() as stack,
+    ):
         wild = [Wild(fleet, f"wild-{i}", fate) for i in range(N_DEVICES)]
         for each in wild:
             stack.callback(each.close)
