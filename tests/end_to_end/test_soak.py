@@ -7,7 +7,7 @@ import signal
 from contextlib import ExitStack
 
 import pytest
-from tests.end_to_end.processes import Process, polite_agent
+from tests.end_to_end.processes import polite_agent
 from tests.end_to_end.proxy import Proxy
 from tests.end_to_end.training import training
 from tests.end_to_end.waiting import until
@@ -83,4 +83,3 @@ def test_every_step_is_right_whatever_happens(without_devices: str, seed: int) -
                 steps.waits(fate.random())
             steps.must_be_right()
         until(lambda: fleet.stats().matrices == 0)
-        print(fleet.stats())
