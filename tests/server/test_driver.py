@@ -5,18 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from typing import cast
 
 import pytest
 import torch
+from aiohttp import web
 from tests.end_to_end.works import Chain
 
 from cleave.compute.choose import load_backend
-from cleave.core.matrix import Matrix
+from cleave.core.device import DeviceProfile
+from cleave.core.matrix import DType, Matrix
 from cleave.core.operations import Gemm
 from cleave.core.scheduling.scheduler import Scheduler
 from cleave.core.work import Work
+from cleave.server.connection import Connection
 from cleave.server.driver import Driver, Outcome
 from cleave.server.operands import OperandStore
+from cleave.wire.messages import AgentMessage
+
+
+class Deaf:
+    """Listens to no device."""
+
+    def heard(self, connection: Connection, message: AgentMessage) -> None:
+        raise AssertionError
 
 
 class Alone:
@@ -34,6 +46,11 @@ class Alone:
         out = self.matrix(m, n)
         gemm = Gemm(name="product", a=self.matrix(m, k), b=self.matrix(k, n), out=out)
         return gemm.forms()[0], out
+
+    def joins(self, profile: DeviceProfile) -> None:
+        """A device that will never be sent anything comes in."""
+        nowhere = cast("web.WebSocketResponse", None)
+        self.driver.joined(Connection(nowhere, profile.device_id, Deaf()), profile)
 
     async def do(self, work: Work) -> Outcome:
         self._n_works += 1
@@ -71,3 +88,12 @@ async def test_a_program_of_many_products_has_no_size_to_test_with(alone: Alone)
     chain = Chain(n_rows=4, n_turns=100, size=8)
     await alone.do(chain.work(alone.matrix(4, 8), alone.matrix(8, 8), alone.matrix(4, 8)))
     assert alone.driver.largest == (1, 1, 1)
+
+
+async def test_people_hear_once_that_no_device_here_can_do_a_kind_of_work(
+    alone: Alone, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone.joins(DeviceProfile(device_id=1, flops_per_s={DType.BF16: 1e9}))
+    for _ in range(2):
+        await alone.do(alone.product(5, 3, 7)[0])
+    assert caplog.messages == ["no device here can do product in float32 (mm): the host does it"]

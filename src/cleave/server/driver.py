@@ -17,6 +17,7 @@ from cleave.compute.backend import Backend
 from cleave.compute.torch_types import DTYPES
 from cleave.core.device import DeviceProfile
 from cleave.core.layout import Layout
+from cleave.core.matrix import DType
 from cleave.core.scheduling.events import (
     AcceptResult,
     CancelTask,
@@ -120,6 +121,8 @@ class Driver:
         self._events: deque[Event] = deque()
         self._is_handling = False
         self._is_alone = False
+        self._profiles: dict[int, DeviceProfile] = {}
+        self._unable: set[tuple[frozenset[str], DType]] = set()
         self._carry_out: dict[type, Callable[..., None]] = {
             SendTask: self._send_task,
             CancelTask: self._cancel_task,
@@ -143,6 +146,7 @@ class Driver:
         self._remember_size(forms[0])
         self.tell(WorkSubmitted(work_id, forms, hints))
         self._say_if_alone()
+        self._say_if_unable(forms[0])
 
     def _say_if_alone(self) -> None:
         """Tell people, once each time, that there is work and no device."""
@@ -153,6 +157,20 @@ class Driver:
             log.warning("no device is here: %s until one joins", what)
         self._is_alone = is_alone
 
+    def _say_if_unable(self, work: Work) -> None:
+        """Tell people, once for each kind of work, that none of the devices here can do it."""
+        kind = (work.ops, work.dtype)
+        if not self._profiles or kind in self._unable:
+            return
+        if not any(profile.can_run(*kind) for profile in self._profiles.values()):
+            self._unable.add(kind)
+            steps_in = self.scheduler.settings.host_steps_in
+            what = "the host does it" if steps_in else "it waits for one that can"
+            ops = ", ".join(sorted(work.ops))
+            log.warning(
+                "no device here can do %s in %s (%s): %s", work.name, kind[1].value, ops, what
+            )
+
     def _remember_size(self, work: Work) -> None:
         if [op.name for op in work.program.ops if op.name != "t"] == ["mm"]:
             sizes = (work.n_rows, work.n_cols, int(work.flops_per_cell / 2))
@@ -162,6 +180,8 @@ class Driver:
     def joined(self, connection: Connection, profile: DeviceProfile) -> None:
         """A device has passed admission."""
         self.connections[connection.device_id] = connection
+        self._profiles[connection.device_id] = profile
+        self._unable.clear()
         self.tell(DeviceJoined(profile))
 
     def left(self, connection: Connection, reason: str) -> bool:
@@ -169,6 +189,7 @@ class Driver:
         connection.attempts.clear()
         if self.connections.pop(connection.device_id, None) is None:
             return False
+        del self._profiles[connection.device_id]
         views = self.scheduler.snapshot().devices
         last = next(view for view in views if view.device_id == connection.device_id)
         self.departed.append(device_status(last, connection, state="gone", reason=reason))
