@@ -358,6 +358,24 @@ def test_a_device_that_goes_on_refusing_is_left_out() -> None:
     assert len(story.of(CompleteWork)) == 1
 
 
+@pytest.mark.parametrize("reason", ["memory", "missing", "paused"])
+def test_a_device_that_refuses_everything_rests_and_is_closed_in_the_end(reason: str) -> None:
+    story = Story(SchedulerSettings(max_failures_in_row=3))
+    story.join(1)
+    for work_id in range(3):
+        story.tell(submitted(work_id))
+        while story.has(1):
+            sent = [c for c in story.of(SendTask) if c.task.task_id == story.has(1)[0]][-1]
+            handles = sent.handles if reason == "missing" else ()
+            story.tell(TaskRefused(1, sent.task.task_id, reason, handles))
+        assert story.scheduler.snapshot().devices[0].state == "resting"
+        story.finish_all()
+        story.tell(DeadlinePassed(), after_s=10.0)
+    (close,) = story.of(CloseDevice)
+    assert close.reason.endswith(f"refused 4 times: {reason}")
+    assert [command.work_id for command in story.of(RunOnHost)] == [0, 1, 2]
+
+
 def test_a_task_that_a_device_dropped_unasked_is_done_elsewhere() -> None:
     story = Story(SchedulerSettings(host_steps_in=False))
     story.join(1, 2)
@@ -537,3 +555,19 @@ def test_work_in_several_pieces_that_nobody_left_can_do_fails_once() -> None:
     story.tell(DeviceLeft(1, "gone"))
     assert [command.work_id for command in story.of(FailWork)] == [1]
     assert story.scheduler.snapshot().strips == ()
+
+
+def test_a_late_device_that_refuses_leaves_the_task_to_the_one_that_has_it_too() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False))
+    story.join(1)
+    story.tell(submitted(1))
+    (task_id,) = story.has(1)
+    story.tell(DeadlinePassed(), after_s=100.0)
+    story.join(2)
+    story.tell(submitted(2))
+    assert len(story.has(2)) == 2  # what 1 is late with, and the new work
+    story.tell(DeadlinePassed(), after_s=100.0)
+    story.tell(TaskRefused(2, task_id, "missing", missing=(1,)))
+    assert task_id in story.has(1)
+    story.finish_all()
+    assert len(story.of(CompleteWork)) == 2
