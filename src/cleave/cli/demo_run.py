@@ -91,7 +91,8 @@ def run_demo(settings: DemoSettings) -> None:
         alone = _train_alone(console, text, settings)
         console.print(loss_table(records, alone))
     console.print(f"\n[bold]What it writes[/] after {settings.n_steps} steps:")
-    console.print(_sample(training), markup=False)
+    n_bytes = min(200, 10 * settings.n_steps)  # after a few steps it has little to say
+    console.print(_sample(training, n_bytes), markup=False)
 
 
 def local_agents(n: int) -> list[AgentOptions]:
@@ -188,9 +189,9 @@ def _save(
     console.print(f"Checkpoint (weights and optimizer, {units.format_bytes(size)}): {folder}/")
 
 
-def _sample(training: Training) -> str:
+def _sample(training: Training, n_bytes: int) -> str:
     torch.manual_seed(0)
     model = training.model
     assert isinstance(model, GPT)
-    tokens = model.generate(encode("The "), 200, temperature=0.6)
+    tokens = model.generate(encode("The "), n_bytes, temperature=0.6)
     return decode(tokens)
