@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from threading import Event
 
 import pytest
+import torch
+from tests.end_to_end.fake_agent import FakeAgent, fake_agent
 from tests.end_to_end.processes import agent, script
 from tests.end_to_end.waiting import BOUND_S, until
-from tests.end_to_end.works import Chain
+from tests.end_to_end.works import Chain, product
 
 from cleave.server.fleet import Fleet
+from cleave.wire.messages import Goodbye, RunTask
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -32,7 +40,7 @@ with cleave.Fleet("127.0.0.1") as fleet:
 WAITS_FOR_WORK = """
 import sys, torch, cleave
 sys.path.insert(0, sys.argv[1])
-from tests.end_to_end.works import Chain
+from tests.end_to_end.works import Chain, product
 with cleave.Fleet("127.0.0.1", without_devices="wait") as fleet:
     under_way = Chain(n_turns=16000).start(fleet)
     print("url", fleet.join_url)
@@ -44,7 +52,7 @@ with cleave.Fleet("127.0.0.1", without_devices="wait") as fleet:
 FORKS = """
 import os, sys, time, torch, cleave
 sys.path.insert(0, sys.argv[1])
-from tests.end_to_end.works import Chain
+from tests.end_to_end.works import Chain, product
 
 chain = Chain(n_turns=100)
 with cleave.Fleet("127.0.0.1", without_devices="wait") as fleet:
@@ -106,3 +114,35 @@ def test_forked_children_neither_hurt_the_fleet_nor_keep_its_port(root: str) -> 
     with script(FORKS, root) as forking, agent(forking.tells("url")):
         assert forking.ends() == 0, forking.text
         assert forking.lines[-1] == "all is well"
+
+
+async def test_a_goodbye_counts_though_the_server_was_just_writing() -> None:
+    with Fleet("127.0.0.1", without_devices="wait") as fleet:
+        async with fake_agent(fleet.join_url, hang) as leaving:
+            await asyncio.to_thread(fleet.wait, 1, BOUND_S)
+            many = [
+                product(fleet, torch.ones(1024, 1024), torch.ones(1024, 1024)) for _ in range(8)
+            ]
+            await asyncio.to_thread(until, lambda: leaving.tasks)
+            with stopped(fleet._server.call):
+                await leaving.send(Goodbye("home time"))
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(leaving.socket.close(), 0.1)
+            await asyncio.to_thread(until, lambda: fleet.events[-1].kind == "left")
+            assert fleet.events[-1].text == "home time"
+            assert not many[0].done
+
+
+async def hang(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
+    """It hears and says nothing any more."""
+    await asyncio.sleep(1.0)
+
+
+@contextmanager
+def stopped(call: Callable[[Callable[[], object]], object]) -> Iterator[None]:
+    """The server's loop does nothing in the block."""
+    go_on = Event()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call, go_on.wait)
+        yield
+        go_on.set()

@@ -41,6 +41,7 @@ from cleave.wire.messages import (
 log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
+_LAST_WORDS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +252,12 @@ class App:
                 if admission in done:
                     admission.result()
                     tasks.discard(admission)
-                if writer in done:
-                    writer.result()
                 if reader in done:
                     return reader.result()
+                if writer in done:
+                    # What the device said before it went, a goodbye perhaps, is still to be read.
+                    await asyncio.wait({reader}, timeout=_LAST_WORDS_S)
+                    writer.result()
         finally:
             for task in (reader, admission):
                 task.cancel()
