@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -16,8 +17,11 @@ from cleave.compute.choose import load_backend
 from cleave.core.device import DeviceProfile
 from cleave.core.matrix import DType, Matrix
 from cleave.core.operations import Gemm
+from cleave.core.program import Op, Program, Ref
+from cleave.core.scheduling.events import Command, Event
 from cleave.core.scheduling.scheduler import Scheduler
 from cleave.core.work import Work
+from cleave.errors import WorkFailedError
 from cleave.server.connection import Connection
 from cleave.server.driver import Driver, Outcome
 from cleave.server.operands import OperandStore
@@ -97,3 +101,28 @@ async def test_people_hear_once_that_no_device_here_can_do_a_kind_of_work(
     for _ in range(2):
         await alone.do(alone.product(5, 3, 7)[0])
     assert caplog.messages == ["no device here can do product in float32 (mm): the host does it"]
+
+
+async def test_a_fault_of_the_scheduler_fails_who_waits_and_the_next_work_is_done(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(event: Event, now_s: float) -> list[Command]:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(alone.driver.scheduler, "handle", stumble)
+    with pytest.raises(WorkFailedError) as caught:
+        await alone.do(alone.product(5, 3, 7)[0])
+    monkeypatch.undo()
+    assert str(caught.value) == "the scheduler failed: RuntimeError('out of order'); see the log"
+    assert "the scheduler failed" in caplog.text
+    work, out = alone.product(5, 3, 7)
+    await alone.do(work)
+    assert alone.store.tensor(out).equal(torch.full((5, 3), 7.0))
+
+
+async def test_what_the_host_cannot_do_either_fails_with_its_reason(alone: Alone) -> None:
+    work, _ = alone.product(5, 3, 7)
+    unknown = Program(n_inputs=2, ops=(Op("hash", (Ref(0), Ref(1))),), outputs=(2,))
+    with pytest.raises(WorkFailedError, match="ProgramError: op 0 is 'hash', which is not among"):
+        await alone.do(replace(work, program=unknown))
+    await alone.do(work)
