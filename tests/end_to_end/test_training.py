@@ -207,3 +207,13 @@ def step(model: nn.Module) -> None:
     else:
         generator = torch.Generator().manual_seed(1)
         model(torch.randn(512, 512, generator=generator)).square().mean().backward()
+
+
+def test_what_is_cheaper_on_the_host_than_to_send_stays_there(fleet: LocalFleet) -> None:
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(16, 16))
+    x = torch.randn(4, 16)
+    expected = layer(x)
+    before = fleet.stats()
+    assert torch.equal(offload(layer, fleet, "auto")(x), expected)
+    assert fleet.stats().device_tasks == before.device_tasks
