@@ -81,8 +81,11 @@ def test_a_machine_with_less_memory_than_it_lends_is_passed_over() -> None:
         ones = torch.ones(4000, 4000)
         assert product(fleet, ones, ones).result()[0, 0] == 4000.0
         assert fleet.stats().host_tasks > 0
-        fleet.wait(timeout=BOUND_S)  # it comes back if it was even too poor to receive
-        few = torch.eye(5)
         before = fleet.stats().device_flops
-        assert product(fleet, few, few).result().equal(few)
-        assert fleet.stats().device_flops == before + 2 * 5**3
+
+        def does_what_fits() -> bool:
+            few = torch.eye(5)
+            assert product(fleet, few, few).result().equal(few)
+            return fleet.stats().device_flops > before
+
+        until(does_what_fits)  # at once, or after it had too little even to receive and came back
