@@ -15,7 +15,7 @@ from cleave.wire.messages import ResultPiece
 
 def output(n_rows: int, n_cols: int, fate: Fate = Fate.RETURNED) -> TaskOutput:
     return TaskOutput(
-        BlockRef(Matrix(1, 0, n_rows, n_cols, DType.F32), Region(0, n_rows, 0, n_cols)), fate
+        BlockRef(Matrix(1, n_rows, n_cols, DType.F32), Region(0, n_rows, 0, n_cols)), fate
     )
 
 

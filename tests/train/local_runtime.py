@@ -89,11 +89,10 @@ class LocalRuntime:
         self._urgent.shutdown()
         self._later.shutdown()
 
-    def adopt(self, tensor: torch.Tensor, *, replaces: Matrix | None = None) -> Matrix:
+    def adopt(self, tensor: torch.Tensor) -> Matrix:
         assert tensor.dim() == 2
         assert tensor.is_contiguous()
         assert tensor.device.type == "cpu"
-        assert replaces is None
         dtype = wire_dtype(tensor.dtype)
         assert dtype is not None
         return self._register(tensor.detach(), dtype)
@@ -122,7 +121,7 @@ class LocalRuntime:
         return LocalPending(pool.submit(self._run, work, layout), form, layout)
 
     def _register(self, tensor: torch.Tensor, dtype: DType) -> Matrix:
-        matrix = Matrix(next(self._ids), 0, tensor.shape[0], tensor.shape[1], dtype)
+        matrix = Matrix(next(self._ids), tensor.shape[0], tensor.shape[1], dtype)
         self._tensors[matrix] = tensor
         return matrix
 

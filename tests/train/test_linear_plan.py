@@ -12,7 +12,7 @@ ROWS, INS, OUTS = 6, 4, 10
 
 
 def matrix(tensor_id: int, n_rows: int, n_cols: int) -> Matrix:
-    return Matrix(tensor_id, 0, n_rows, n_cols, DType.F32)
+    return Matrix(tensor_id, n_rows, n_cols, DType.F32)
 
 
 def gemms(plan: LinearPlan) -> tuple[Gemm, Gemm, Gemm]:

@@ -81,7 +81,7 @@ def test_what_a_server_says_arrives_as_it_was(message: Message) -> None:
 
 def test_programs_of_attention_travel_once_bound() -> None:
     def matrix(number: int, n_cols: int) -> Matrix:
-        return Matrix(number, 0, 2, n_cols, DType.F32)
+        return Matrix(number, 2, n_cols, DType.F32)
 
     shape = AttentionShape(
         batch=2, kv_heads=2, group=3, q_len=4, kv_len=4, head_dim=8, value_dim=8,

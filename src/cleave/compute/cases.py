@@ -145,7 +145,7 @@ def make_case(
 
 def stand_in(shape: tuple[int, ...], dtype: DType) -> Matrix:
     """A matrix with no tensor behind it."""
-    return Matrix(0, 0, shape[0], shape[1], dtype)
+    return Matrix(0, shape[0], shape[1], dtype)
 
 
 def numbers(shape: tuple[int, ...], salt: int) -> Exact:

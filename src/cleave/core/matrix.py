@@ -81,7 +81,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One version of a 2-D row-major tensor; never changes once it exists.
+    """A 2-D row-major tensor that never changes once it exists: a new version has a new id.
 
     A tensor of more dimensions is seen as a matrix: ``(batch, tokens, features)`` as
     ``(batch * tokens, features)``, ``(batch, heads, tokens, head_dim)`` as
@@ -89,7 +89,6 @@ class Matrix:
     """
 
     tensor_id: int
-    version: int
     n_rows: int
     n_cols: int
     dtype: DType
@@ -106,7 +105,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class BlockRef:
-    """The name of an immutable block: a region of one version of a matrix."""
+    """The name of an immutable block: a region of a matrix."""
 
     matrix: Matrix
     region: Region

@@ -23,6 +23,7 @@ from cleave.core.work import Fate, TaskOutput
 from cleave.errors import CleaveError, DeviceError
 from cleave.server.connection import Attempt, Connection, Filling, Payloads
 from cleave.server.operands import as_bytes
+from cleave.units import format_bytes
 from cleave.wire.messages import (
     AgentMessage,
     Failed,
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 FIRST_ID = 1 << 40
 """Task ids and handles of admission lie above all that the scheduler will ever use."""
 
-MIN_MEMORY_BYTES = 4 << 20
+MIN_MEMORY_BYTES = 4_000_000
 """Less is of no use, and too little for the tests."""
 
 _PINGS = 3
@@ -79,7 +80,8 @@ async def admit(
     try:
         if hello.memory_bytes < MIN_MEMORY_BYTES:
             raise DeviceError(
-                f"it lends {hello.memory_bytes} bytes, at least {MIN_MEMORY_BYTES} are needed: "
+                f"it lends {format_bytes(hello.memory_bytes)}, "
+                f"at least {format_bytes(MIN_MEMORY_BYTES)} are needed: "
                 "lend more with --memory"
             )
         latency_s = min([await prober.link(1, 1) for _ in range(_PINGS)])
@@ -279,4 +281,4 @@ def _cut(payload: memoryview, n_rows: int, n_cols: int, itemsize: int) -> Payloa
 
 
 def _whole(n_rows: int, n_cols: int, dtype: DType) -> BlockRef:
-    return BlockRef(Matrix(0, 0, n_rows, n_cols, dtype), Region(0, n_rows, 0, n_cols))
+    return BlockRef(Matrix(0, n_rows, n_cols, dtype), Region(0, n_rows, 0, n_cols))

@@ -207,12 +207,9 @@ class Fleet:
 
     # Work (the seam of `cleave.train.runtime`) ---------------------------------------------------
 
-    def adopt(self, tensor: torch.Tensor, *, replaces: Matrix | None = None) -> Matrix:
+    def adopt(self, tensor: torch.Tensor) -> Matrix:
         """Register a contiguous 2-D CPU tensor that will not change until it is released."""
-        matrix = self._store.adopt(tensor, replaces)
-        if replaces is not None:
-            self.release(replaces)
-        return matrix
+        return self._store.adopt(tensor)
 
     def allocate(self, n_rows: int, n_cols: int, dtype: DType) -> Matrix:
         """A matrix for work to write."""
@@ -223,9 +220,9 @@ class Fleet:
         return self._store.tensor(matrix)
 
     def release(self, matrix: Matrix) -> None:
-        """Nobody will read this version again. May be called from finalizers."""
+        """Nobody will read this matrix again. May be called from finalizers."""
         self._store.release(matrix)
-        event = MatrixReleased(matrix.tensor_id, matrix.version)
+        event = MatrixReleased(matrix.tensor_id)
         self._server.post(self._server.driver.tell, event)
 
     def submit(self, forms: Sequence[Work], *, hints: Sequence[Layout] = ()) -> FleetPending:

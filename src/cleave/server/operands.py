@@ -20,14 +20,14 @@ class OperandStore:
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._tensors: dict[tuple[int, int], torch.Tensor] = {}
+        self._tensors: dict[int, torch.Tensor] = {}
         self._ids = itertools.count(1)
 
     def __len__(self) -> int:
         """Matrices held."""
         return len(self._tensors)
 
-    def adopt(self, tensor: torch.Tensor, replaces: Matrix | None = None) -> Matrix:
+    def adopt(self, tensor: torch.Tensor) -> Matrix:
         """A matrix for a contiguous 2-D tensor on the CPU, which is referenced and not copied.
 
         Raises:
@@ -44,11 +44,10 @@ class OperandStore:
                 f"elements of type {tensor.dtype} cannot be sent to devices; "
                 f"these can: {', '.join(each.value for each in DType)}"
             )
-        tensor_id = next(self._ids) if replaces is None else replaces.tensor_id
-        version = 0 if replaces is None else replaces.version + 1
+        tensor_id = next(self._ids)
         n_rows, n_cols = tensor.shape
-        matrix = Matrix(tensor_id, version, n_rows, n_cols, dtype)
-        self._tensors[tensor_id, version] = tensor.detach()
+        matrix = Matrix(tensor_id, n_rows, n_cols, dtype)
+        self._tensors[tensor_id] = tensor.detach()
         return matrix
 
     def allocate(self, n_rows: int, n_cols: int, dtype: DType) -> Matrix:
@@ -61,14 +60,14 @@ class OperandStore:
         Raises:
             OffloadError: If it has been released.
         """
-        tensor = self._tensors.get((matrix.tensor_id, matrix.version))
+        tensor = self._tensors.get(matrix.tensor_id)
         if tensor is None:
-            raise OffloadError(f"matrix {matrix.tensor_id} version {matrix.version} was released")
+            raise OffloadError(f"matrix {matrix.tensor_id} was released")
         return tensor
 
     def release(self, matrix: Matrix) -> None:
         """Let go of a matrix."""
-        self._tensors.pop((matrix.tensor_id, matrix.version), None)
+        self._tensors.pop(matrix.tensor_id, None)
 
     def payloads(
         self, block: BlockRef, row0: int, row1: int

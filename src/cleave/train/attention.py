@@ -245,7 +245,7 @@ def _shape_only(shape: AttentionShape, masked: bool, wire: DType) -> AttentionTe
     keys = shape.kv_heads * shape.kv_len
 
     def matrix(n_cols: int, dtype: DType) -> Matrix:
-        return Matrix(0, 0, shape.batch, n_cols, dtype)
+        return Matrix(0, shape.batch, n_cols, dtype)
 
     return AttentionTensors(
         q=matrix(queries * shape.head_dim, wire),

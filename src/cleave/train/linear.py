@@ -117,9 +117,9 @@ class _Job:
         n_rows = math.prod(x.shape[:-1])
         stored = (outs, ins) if self.plan.out_in else (ins, outs)
         return self.plan.forward(
-            Matrix(0, 0, n_rows, ins, self.wire),
-            Matrix(0, 0, *stored, self.wire),
-            Matrix(0, 0, n_rows, outs, self.wire),
+            Matrix(0, n_rows, ins, self.wire),
+            Matrix(0, *stored, self.wire),
+            Matrix(0, n_rows, outs, self.wire),
         )
 
     def start(

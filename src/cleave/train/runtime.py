@@ -43,12 +43,11 @@ class Pending(Protocol):
 class Runtime(Protocol):
     """Holds matrices on the host and has work on them done. Any thread may call any method."""
 
-    def adopt(self, tensor: torch.Tensor, *, replaces: Matrix | None = None) -> Matrix:
+    def adopt(self, tensor: torch.Tensor) -> Matrix:
         """Register a contiguous 2-D tensor that will not change until it is released.
 
         Args:
             tensor: On the CPU. Only referenced, not copied.
-            replaces: An older version of the same tensor, which is released.
         """
         ...
 
@@ -61,7 +60,7 @@ class Runtime(Protocol):
         ...
 
     def release(self, matrix: Matrix) -> None:
-        """Nobody will read this version again.
+        """Nobody will read this matrix again.
 
         Never blocks: the garbage collector may call it, in the middle of anything. Storage that
         `tensor` gave stays as it is: a released result lives on as a gradient or an output.

@@ -54,9 +54,9 @@ def gemm(m: int, n: int, k: int) -> Gemm:
     """A product of fp32 matrices."""
     return Gemm(
         name="forward",
-        a=Matrix(1, 0, m, k, DType.F32),
-        b=Matrix(2, 0, k, n, DType.F32),
-        out=Matrix(3, 0, m, n, DType.F32),
+        a=Matrix(1, m, k, DType.F32),
+        b=Matrix(2, k, n, DType.F32),
+        out=Matrix(3, m, n, DType.F32),
     )
 
 
@@ -75,12 +75,12 @@ def attention(batch: int, kv_heads: int) -> Work:
     )
     width = kv_heads * 8 * 4
     tensors = AttentionTensors(
-        q=Matrix(1, 0, batch, 2 * width, DType.F32),
-        k=Matrix(2, 0, batch, width, DType.F32),
-        v=Matrix(3, 0, batch, width, DType.F32),
-        out=Matrix(4, 0, batch, 2 * width, DType.F32),
-        lse=Matrix(5, 0, batch, kv_heads * 16, DType.F32),
-        mask=Matrix(6, 0, batch, 8, DType.BOOL),
+        q=Matrix(1, batch, 2 * width, DType.F32),
+        k=Matrix(2, batch, width, DType.F32),
+        v=Matrix(3, batch, width, DType.F32),
+        out=Matrix(4, batch, 2 * width, DType.F32),
+        lse=Matrix(5, batch, kv_heads * 16, DType.F32),
+        mask=Matrix(6, batch, 8, DType.BOOL),
     )
     return attention_forward(shape, tensors)
 

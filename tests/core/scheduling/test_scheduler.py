@@ -93,7 +93,7 @@ _next_id = iter(range(1, 1_000_000))
 
 
 def matrix(n_rows: int, n_cols: int) -> Matrix:
-    return Matrix(next(_next_id), 0, n_rows, n_cols, DType.F32)
+    return Matrix(next(_next_id), n_rows, n_cols, DType.F32)
 
 
 def gemm(m: int = 64, n: int = 64, k: int = 64) -> tuple[Work, ...]:
@@ -423,7 +423,7 @@ def test_a_released_matrix_is_dropped_once_no_task_uses_it() -> None:
     forms = gemm()
     story.tell(WorkSubmitted(1, forms))
     a = forms[0].inputs[0].matrix
-    assert story.tell(MatrixReleased(a.tensor_id, a.version)) == []
+    assert story.tell(MatrixReleased(a.tensor_id)) == []
     (task,) = story.has(1)
     handle = story.of(SendTask)[0].handles[0]
     assert DropBlocks(1, (handle,)) in story.tell(TaskFinished(1, task, 0.01))
@@ -509,7 +509,7 @@ def test_a_kept_result_that_was_lost_is_made_again_elsewhere() -> None:
     story.tell(WorkSubmitted(2, (second,), after=(1,), pinned=True))
     story.finish_all()
     assert [c.work_id for c in story.of(CompleteWork)] == [1, 2]
-    story.tell(MatrixReleased(hidden.tensor_id, hidden.version))
+    story.tell(MatrixReleased(hidden.tensor_id))
     assert not story.scheduler.snapshot().works
 
 
@@ -527,7 +527,7 @@ def test_a_chain_survives_losing_a_device_in_each_phase() -> None:
         story.tell(DeviceLeft(3, "pulled"))
         story.finish_all()
         assert {c.work_id for c in story.of(CompleteWork)} == {1, 2}
-        story.tell(MatrixReleased(hidden.tensor_id, hidden.version))
+        story.tell(MatrixReleased(hidden.tensor_id))
         assert not story.scheduler.snapshot().works
 
 

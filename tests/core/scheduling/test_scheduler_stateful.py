@@ -95,8 +95,7 @@ class Churn(RuleBasedStateMachine):
     @rule(m=st.integers(0, 40), n=st.integers(1, 40), k=st.integers(1, 40), late=st.booleans())
     def submit(self, m: int, n: int, k: int, late: bool) -> None:
         a, b, out = (
-            Matrix(self.fresh(), 0, rows, cols, DType.F32)
-            for rows, cols in ((m, k), (k, n), (m, n))
+            Matrix(self.fresh(), rows, cols, DType.F32) for rows, cols in ((m, k), (k, n), (m, n))
         )
         self.matrices += [a, b]
         work_id = self.fresh()
@@ -159,7 +158,7 @@ class Churn(RuleBasedStateMachine):
         idle = not self.scheduler.snapshot().works
         if idle:  # the submitter releases what it has no work on any more
             matrix = self.matrices.pop(data.draw(st.integers(0, len(self.matrices) - 1)))
-            self.tell(MatrixReleased(matrix.tensor_id, matrix.version))
+            self.tell(MatrixReleased(matrix.tensor_id))
 
     @invariant()
     def state_is_sound(self) -> None:

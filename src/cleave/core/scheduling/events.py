@@ -65,10 +65,9 @@ class WorkSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class MatrixReleased:
-    """Nobody will read this version again: devices may forget its blocks."""
+    """Nobody will read this matrix again: devices may forget its blocks."""
 
     tensor_id: int
-    version: int
 
 
 @dataclass(frozen=True, slots=True)

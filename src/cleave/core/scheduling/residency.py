@@ -63,7 +63,7 @@ class Ledger:
         """Begin with nothing held."""
         self.budget_bytes = budget_bytes
         self._held: dict[int, _Held] = {}
-        self._of_matrix: dict[tuple[int, int], list[int]] = {}
+        self._of_matrix: dict[int, list[int]] = {}
         self._loads: dict[int, _Load] = {}
         self._next_handle = 1
         self.held_bytes = 0
@@ -131,10 +131,10 @@ class Ledger:
                 dropped.append(handle)
         return tuple(dropped)
 
-    def release(self, tensor_id: int, version: int) -> tuple[int, ...]:
-        """Nobody will read this version again: blocks to drop now; those in use follow later."""
+    def release(self, tensor_id: int) -> tuple[int, ...]:
+        """Nobody will read this matrix again: blocks to drop now; those in use follow later."""
         dropped: list[int] = []
-        for handle in tuple(self._of_matrix.get((tensor_id, version), ())):
+        for handle in tuple(self._of_matrix.get(tensor_id, ())):
             held = self._held[handle]
             held.released = True
             held.pinned = False
@@ -209,7 +209,7 @@ class Ledger:
         )
 
     def _find(self, matrix: Matrix, view: Region) -> int | None:
-        for handle in self._of_matrix.get((matrix.tensor_id, matrix.version), ()):
+        for handle in self._of_matrix.get(matrix.tensor_id, ()):
             held = self._held[handle]
             region = held.block.region
             if region.contains(view) and view.row1 - region.row0 <= held.filled_rows:
@@ -218,7 +218,7 @@ class Ledger:
 
     def _extend(self, need: Need) -> int | None:
         # A block grows row after row: the view must begin at or before its last row.
-        for handle in self._of_matrix.get((need.matrix.tensor_id, need.matrix.version), ()):
+        for handle in self._of_matrix.get(need.matrix.tensor_id, ()):
             held = self._held[handle]
             region = held.block.region
             if region.contains(need.view) and need.view.row0 - region.row0 <= held.filled_rows:
@@ -235,7 +235,7 @@ class Ledger:
         return fill
 
     def _handle_of(self, block: BlockRef) -> int | None:
-        key = (block.matrix.tensor_id, block.matrix.version)
+        key = block.matrix.tensor_id
         for handle in self._of_matrix.get(key, ()):
             if self._held[handle].block.region == block.region:
                 return handle
@@ -246,7 +246,7 @@ class Ledger:
         self._next_handle += 1
         self._held[handle] = _Held(block, filled_rows)
         self.held_bytes += block.n_bytes
-        key = (block.matrix.tensor_id, block.matrix.version)
+        key = block.matrix.tensor_id
         self._of_matrix.setdefault(key, []).append(handle)
         return handle
 
@@ -273,7 +273,7 @@ class Ledger:
     def _forget(self, handle: int) -> None:
         held = self._held.pop(handle)
         self.held_bytes -= held.block.n_bytes
-        key = (held.block.matrix.tensor_id, held.block.matrix.version)
+        key = held.block.matrix.tensor_id
         handles = self._of_matrix[key]
         handles.remove(handle)
         if not handles:

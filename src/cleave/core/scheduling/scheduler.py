@@ -47,7 +47,7 @@ class Scheduler:
         self._book = Book()
         self._planner = Planner()
         self._dispatcher = Dispatcher(self._book, self._planner, self.settings)
-        self._released: set[tuple[int, int]] = set()
+        self._released: set[int] = set()
         self._planned_s = 0.0
         self._handlers: dict[type, Callable[[Any], None]] = {
             DeviceJoined: self._joined,
@@ -211,8 +211,8 @@ class Scheduler:
 
     def _matrix_released(self, event: MatrixReleased) -> None:
         for device in self._book.devices.values():
-            self._book.drop(device, device.ledger.release(event.tensor_id, event.version))
-        key = (event.tensor_id, event.version)
+            self._book.drop(device, device.ledger.release(event.tensor_id))
+        key = event.tensor_id
         producers = [state for state in self._book.works.values() if key in state.kept]
         if producers:
             self._released.add(key)

@@ -87,10 +87,10 @@ class WorkState:
         return self.submitted.forms[self.form]
 
     @property
-    def kept(self) -> tuple[tuple[int, int], ...]:
+    def kept(self) -> tuple[int, ...]:
         """Identity of the matrices that it leaves on devices alone."""
         return tuple(
-            (result.matrix.tensor_id, result.matrix.version)
+            result.matrix.tensor_id
             for result in self.work.results
             if result.fate is not Fate.RETURNED
         )
