@@ -169,7 +169,7 @@ async def test_a_device_is_given_only_the_types_that_it_gets_right(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"memory_bytes": 1000}, "it lends 1000 bytes, at least 4194304 are needed"),
+        ({"memory_bytes": 1000}, "it lends 1 kB, at least 4 MB are needed"),
         ({"ops": ("clone",)}, "the agent announces no type that can be tested"),
         ({"ops": ()}, "the agent announces no type that can be tested"),
         ({"dtypes": ()}, "the agent announces no type that can be tested"),
