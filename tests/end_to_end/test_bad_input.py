@@ -18,7 +18,7 @@ from cleave.core.scheduling.settings import SchedulerSettings
 from cleave.server.fleet import Fleet
 from cleave.wire.messages import Finished, ResultPiece, Resumed
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

@@ -21,7 +21,7 @@ from cleave.wire import codec
 from cleave.wire.codec import decode_from_server, encode
 from cleave.wire.messages import PROTOCOL, Finished, Rejected, RunTask
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

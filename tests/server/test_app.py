@@ -17,7 +17,7 @@ from cleave.server.thread import ServerThread
 from cleave.wire.codec import decode_from_server
 from cleave.wire.messages import Rejected
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 class Heard:

@@ -15,7 +15,7 @@ from cleave.core.operations import Gemm
 from cleave.errors import CleaveError, ConfigError, NoDevicesError
 from cleave.server.fleet import Fleet
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture

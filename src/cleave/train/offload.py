@@ -57,6 +57,11 @@ def offload(model: Model, fleet: Runtime, place: Literal["auto", "devices"] = "a
             kept.setdefault(reason, []).append(name or type(module).__name__)
     for reason, names in kept.items():
         log.warning("stays on the host: %s (%s)", _shortened(names), reason)
+    if not any(is_layer(module) for module in model.modules()):
+        log.warning(
+            "%s has no linear layer that can go out: at most its attention does",
+            type(model).__name__,
+        )
     by_interface = hf_attention.install(model)
     scopes: list[nn.Module] = [model, *_repeated(model)]
     for scope in scopes:
