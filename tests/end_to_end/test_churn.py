@@ -17,7 +17,7 @@ from cleave.server.local import local_fleet
 from cleave.server.status import DeviceStatus
 from cleave.wire.join import JoinAddress
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 HEARTBEAT_S = 2.0
 SOME_BYTES = 1 << 18  # a quarter of a piece: no task is through with so little
@@ -117,6 +117,7 @@ def victim(others: Others) -> Iterator[Victim]:
 def test_a_device_killed_while_idle_is_not_missed(others: Others, victim: Victim) -> None:
     assert victim.status.state == "idle"
     victim.dies()
+    assert victim.status.reason == "connection closed"
     with training(others.fleet) as steps:
         steps.must_be_right()
 
@@ -128,6 +129,7 @@ def test_a_device_killed_while_it_receives_is_replaced(others: Others, victim: V
         victim.dies()
         steps.must_be_right()
     assert victim.status.open_tasks > 0
+    assert victim.status.reason == "connection closed"
 
 
 def test_a_device_killed_while_it_computes_is_replaced(others: Others, victim: Victim) -> None:

@@ -21,7 +21,7 @@ from cleave.server.fleet import Fleet
 from cleave.wire.messages import Goodbye, RunTask
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals"),
 ]
 

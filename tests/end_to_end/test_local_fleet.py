@@ -17,7 +17,7 @@ from cleave.errors import NoDevicesError
 from cleave.server.fleet import Fleet
 from cleave.server.local import AgentOptions, local_fleet
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 OWNER = """
 import time, cleave

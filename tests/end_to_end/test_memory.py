@@ -18,13 +18,13 @@ from cleave.server.fleet import Fleet
 from cleave.wire.codec import decode_from_server, encode
 from cleave.wire.messages import Failed, Refused, RunTask, Welcome
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
-N_JOINS = 1000
-N_TASKS = 400
+N_JOINS = 600
+N_TASKS = 300
 WARM_UP = 100
-# One object kept each time would be at least 300 of them.
-FEW_OBJECTS = 250
+# One object kept each time would be at least 200 of them.
+FEW_OBJECTS = 150
 FEW_BYTES = 16 << 20
 
 

@@ -17,7 +17,7 @@ from tests.end_to_end.works import Chain
 from cleave.server.fleet import Fleet
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals"),
 ]
 

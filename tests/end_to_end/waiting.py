@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-BOUND_S = 30.0
+BOUND_S = 60.0
 _POLL_S = 0.005
 
 

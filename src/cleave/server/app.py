@@ -257,7 +257,9 @@ class App:
                 if writer in done:
                     # What the device said before it went, a goodbye perhaps, is still to be read.
                     await asyncio.wait({reader}, timeout=_LAST_WORDS_S)
-                    writer.result()
+                    if not (reader.done() and isinstance(writer.exception(), ConnectionError)):
+                        writer.result()
+                    return reader.result()
         finally:
             for task in (reader, admission):
                 task.cancel()

@@ -177,11 +177,13 @@ class Connection:
                 self.bytes_up += len(frame.data)
                 self._hear(frame.data)
             elif frame.type is WSMsgType.ERROR:
-                return f"connection lost: {self._websocket.exception()}"
+                break
             else:
                 raise ProtocolError(f"expected binary frames, got {frame.type.name.lower()}")
         error = self._websocket.exception()
-        return self._parting if error is None else f"connection lost: {error}"
+        # A reset is how the end is noticed, no reason for it.
+        is_silence = error is not None and not isinstance(error, ConnectionError)
+        return f"connection lost: {error}" if is_silence else self._parting
 
     async def close(self, farewell: Goodbye | Rejected) -> None:
         """Say a last word and close."""
