@@ -328,6 +328,32 @@ def test_what_many_devices_failed_at_waits_for_another_if_the_host_may_not_step_
     assert len(ends) == 1
 
 
+def test_a_single_device_that_failed_tries_again_after_its_rest_if_nobody_else_can() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False))
+    story.join(1)
+    story.tell(submitted(7))
+    for task_id in story.has(1):
+        story.tell(TaskFailed(1, task_id, "a hiccup"))
+    assert not story.of(FailWork)
+    story.tell(DeadlinePassed(), after_s=1.0)
+    story.finish_all()
+    assert [c.work_id for c in story.of(CompleteWork)] == [7]
+
+
+def test_what_a_single_device_fails_at_again_and_again_fails_with_its_error() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False, max_attempts=3))
+    story.join(1)
+    story.tell(submitted(7))
+    n_failures = 0
+    while story.has(1):
+        n_failures += 1
+        story.tell(TaskFailed(1, story.has(1)[0], "out of order"))
+        story.tell(DeadlinePassed(), after_s=10.0)
+    (fail,) = story.of(FailWork)
+    assert "no device that is here can do it (out of order)" in fail.error
+    assert n_failures == 3
+
+
 def test_what_no_device_can_do_fails_if_the_host_may_not_step_in() -> None:
     story = Story(SchedulerSettings(host_steps_in=False, max_attempts=99))
     story.join(1, memory_bytes=10)

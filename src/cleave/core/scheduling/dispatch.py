@@ -160,17 +160,26 @@ class Dispatcher:
 
     def _without_device(self, strip: Strip) -> None:
         state = self._book.works[strip.work_id]
-        present = {d.device_id for d in self._book.devices.values() if d.can_run(state.work)}
+        present = [device for device in self._book.devices.values() if device.can_run(state.work)]
         if self._host_may_do(strip):
             self._run_on_host(strip)
-        elif present and present <= strip.failed_on:
+        elif not present or any(d.device_id not in strip.failed_on for d in present):
+            strip.is_waiting = True
+        elif again := {d.device_id for d in present if self._may_try_again(d)}:
+            strip.failed_on -= again
+            strip.is_waiting = True
+        else:
+            why = next((f" ({d.failure})" for d in present if d.failures_in_row), "")
             self.fail(
                 state,
                 f"{state.work.name} ({state.work.n_rows} x {state.work.n_cols}): no device that is "
-                "here can do it, and the host may not step in",
+                f"here can do it{why}, and the host may not step in",
             )
-        else:
-            strip.is_waiting = True
+
+    def _may_try_again(self, device: DeviceState) -> bool:
+        """Whether a device rests after failures that may have been no more than bad luck."""
+        is_resting = device.resting_until_s > self._book.now_s
+        return is_resting and device.failures_in_row < self._settings.max_attempts
 
     def _host_may_do(self, strip: Strip) -> bool:
         return self._settings.host_steps_in and not self._book.works[strip.work_id].kept

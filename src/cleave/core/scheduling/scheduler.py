@@ -281,6 +281,7 @@ class Scheduler:
         """A device could not do a task: it rests, and is closed if that goes on."""
         device.tally.failures += 1
         device.failures_in_row += 1
+        device.failure = error
         rest_s = self.settings.rest_s * 2.0 ** min(10, device.failures_in_row - 1)
         device.resting_until_s = self._book.now_s + rest_s
         if not sent.is_cancelled:

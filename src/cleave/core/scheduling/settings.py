@@ -19,7 +19,8 @@ class SchedulerSettings:
         min_ahead: Tasks that are sent ahead in any case, so that sending overlaps computing.
         max_ahead: Tasks in flight at most.
         grace_s: Added to every deadline: noise that is no lateness.
-        max_attempts: Devices that may fail on a strip before the host does it.
+        max_attempts: Devices that may fail on a strip before the host does it; where it may not,
+            failures in a row of the only devices that can, before the work fails.
         max_refusals: Times that one strip may be refused by a device before another gets it.
         max_failures_in_row: A device is closed after this many.
         rest_s: Pause after a failure; doubles with each in a row.

@@ -148,6 +148,7 @@ class DeviceState:
         paused: Why its owner comes first at the moment, or None.
         resting_until_s: After failures it is given nothing until then.
         failures_in_row: Failures since the last success.
+        failure: What the last of them was.
         is_full: It refused a task for lack of memory; no more until one ends.
         tally: What it has done.
     """
@@ -161,6 +162,7 @@ class DeviceState:
     paused: str | None = None
     resting_until_s: float = 0.0
     failures_in_row: int = 0
+    failure: str = ""
     is_full: bool = False
     tally: Tally = field(default_factory=Tally)
 
