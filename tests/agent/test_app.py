@@ -98,7 +98,7 @@ async def test_a_newer_server_ends_it_with_how_to_upgrade() -> None:
     async with serving(StubServer(frame[:3] + b"\x63" + frame[4:])) as server:
         lent = Lending(server.address, None)
         assert await lent.ends() == REJECTED
-        assert "pip install -U cleave-train" in lent.shown.states[-1]
+        assert "upgrade Cleave on this device" in lent.shown.states[-1]
 
 
 async def test_random_bytes_from_a_server_are_survived() -> None:

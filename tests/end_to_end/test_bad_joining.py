@@ -52,7 +52,7 @@ async def test_a_wrong_token_is_rejected_for_good(good: Good) -> None:
 @pytest.mark.parametrize(
     ("protocol", "upgrade"),
     [
-        (PROTOCOL - 1, "upgrade the device with 'pip install -U cleave-train'"),
+        (PROTOCOL - 1, "upgrade Cleave on the device"),
         (PROTOCOL + 1, "upgrade the server"),
         (255, "upgrade the server"),
     ],
@@ -105,8 +105,9 @@ async def test_a_port_scanner_harms_nobody(good: Good) -> None:
         with socket.create_connection(("127.0.0.1", good.fleet.port)) as scanner:
             scanner.sendall(noise)
     async with aiohttp.ClientSession() as session:
-        page = await session.get(f"http://127.0.0.1:{good.fleet.port}/join/abc")
-        assert f"cleave join http://127.0.0.1:{good.fleet.port}/join/abc" in await page.text()
+        page = await session.get(good.fleet.join_url)
+        assert f"cleave join {good.fleet.join_url}" in await page.text()
+        assert (await session.get(f"http://127.0.0.1:{good.fleet.port}/join/abc")).status == 403
         assert (await session.get(f"http://127.0.0.1:{good.fleet.port}/etc")).status == 404
         assert (await session.get(f"http://127.0.0.1:{good.fleet.port}/device")).status == 400
     await good.is_unharmed()

@@ -267,3 +267,10 @@ def test_under_compile_offloaded_layers_are_graph_breaks(fleet: LocalRuntime) ->
 def test_the_public_names_are_these() -> None:
     assert cleave.offload is offload
     assert cleave.restore is restore
+
+
+def test_what_cannot_be_offloaded_is_refused_at_once(fleet: LocalRuntime) -> None:
+    with pytest.raises(OffloadError, match=r"expected a torch\.nn\.Module to offload, got str"):
+        offload("model", fleet)  # type: ignore[type-var]
+    with pytest.raises(OffloadError, match=r"expected a cleave\.Fleet, got NoneType"):
+        offload(torch.nn.Linear(2, 2), None)  # type: ignore[arg-type]

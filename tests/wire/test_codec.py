@@ -124,14 +124,14 @@ def with_protocol(number: int) -> bytes:
 
 
 def test_an_older_agent_is_told_to_upgrade_and_a_newer_one_that_the_server_must() -> None:
-    with pytest.raises(VersionError, match="upgrade the device with 'pip install -U cleave-train'"):
+    with pytest.raises(VersionError, match="upgrade Cleave on the device"):
         decode_from_agent(with_protocol(PROTOCOL - 1))
     with pytest.raises(VersionError, match="upgrade the server"):
         decode_from_agent(with_protocol(PROTOCOL + 1))
 
 
 def test_a_newer_server_has_the_device_upgraded_and_an_older_one_itself() -> None:
-    with pytest.raises(VersionError, match="upgrade this device with 'pip install -U"):
+    with pytest.raises(VersionError, match="upgrade Cleave on this device"):
         decode_from_server(with_protocol(PROTOCOL + 1))
     with pytest.raises(VersionError, match="upgrade the server"):
         decode_from_server(with_protocol(PROTOCOL - 1))

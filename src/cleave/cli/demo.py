@@ -13,7 +13,7 @@ from cleave.errors import ConfigError
 
 def demo(
     *,
-    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps.")] = 40,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps.")] = 30,
     agents: Annotated[
         int, typer.Option(min=1, max=16, metavar="N", help="Local agents to start.")
     ] = 4,

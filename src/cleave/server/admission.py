@@ -48,7 +48,7 @@ MIN_MEMORY_BYTES = 4_000_000
 
 _PINGS = 3
 _LINK_COLS = 1 << 12
-_LINK_ROWS = (64, 1024)  # 1 MB, and 16 MB where that takes next to no time
+_LINK_ROWS = (64, 256)  # 1 MB, and 4 MB where that takes next to no time
 _FAST_LINK_S = 0.05
 _SHORTEST_S = 1e-4
 _ENOUGH_S = 0.01

@@ -41,6 +41,7 @@ from cleave.wire.messages import (
 log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
+_WRONG_TOKEN = "the join token is wrong: copy the whole join line that the server printed"  # noqa: S105
 _LAST_WORDS_S = 1.0
 
 
@@ -73,8 +74,8 @@ class AppSettings:
 
     def __post_init__(self) -> None:
         """Refuse what no device could join by."""
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port is {self.port}, expected 0 to 65535 (0 takes a free one)")
+        if not isinstance(self.port, int) or not 0 <= self.port <= 65535:
+            raise ConfigError(f"port is {self.port!r}, expected 0 to 65535 (0 takes a free one)")
         if not 0 < self.heartbeat_s <= LONGEST_HEARTBEAT_S:
             raise ConfigError(
                 f"heartbeat_s is {self.heartbeat_s}, "
@@ -167,13 +168,19 @@ class App:
             self._notify("left", connection, reason)
         return was_in
 
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self._settings.token.encode())
+
     async def _page(self, request: web.Request) -> web.Response:
         base = f"{request.scheme}://{request.host}"
-        token = request.match_info.get("token", "TOKEN")
+        given = request.match_info.get("token")
+        if given is not None and not self._is_token(given):
+            return web.Response(status=403, text=f"{_WRONG_TOKEN}\n")
+        token = given or "TOKEN"
         return web.Response(
             text=(
                 f"This is a Cleave server (version {__version__}).\n"
-                f"To lend this machine:  pip install cleave-train  and then\n"
+                f"To lend this machine, install Cleave from its sources (see its README), then\n"
                 f"  cleave join {base}{JOIN_PREFIX}{token}\n"
             )
         )
@@ -234,10 +241,8 @@ class App:
         message, _ = decode_from_agent(frame.data)
         if not isinstance(message, Hello):
             raise ProtocolError(f"expected a hello first, got {type(message).__name__}")
-        if not hmac.compare_digest(message.token.encode(), self._settings.token.encode()):
-            raise AuthError(
-                "the join token is wrong: copy the whole join line that the server printed"
-            )
+        if not self._is_token(message.token):
+            raise AuthError(_WRONG_TOKEN)
         if len(self._open) > self._settings.max_devices:
             raise ConfigError(f"the server takes {self._settings.max_devices} devices at most")
         return message

@@ -160,6 +160,11 @@ class Fleet:
                 self._changed.wait(min(_POLL_S, left_s))
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return not self._server.is_alive
+
+    @property
     def n_devices(self) -> int:
         """Devices that are in now."""
         return len(self._server.driver.connections)

@@ -38,8 +38,15 @@ def offload(model: Model, fleet: Runtime, place: Literal["auto", "devices"] = "a
         place: ``"auto"`` leaves on the host what it does sooner; ``"devices"`` sends all out.
 
     Raises:
-        OffloadError: If ``place`` is unknown, or the model is offloaded to another fleet.
+        OffloadError: If ``place`` is unknown, the fleet is closed, or the model is offloaded to
+            another fleet.
     """
+    if not isinstance(model, nn.Module):
+        raise OffloadError(f"expected a torch.nn.Module to offload, got {type(model).__name__}")
+    if not hasattr(fleet, "submit"):
+        raise OffloadError(f"expected a cleave.Fleet, got {type(fleet).__name__}")
+    if getattr(fleet, "is_closed", False):
+        raise OffloadError("the fleet is closed: open a new one")
     if place not in ("auto", "devices"):
         raise OffloadError(f"place is {place!r}, expected 'auto' or 'devices'")
     for name, module in model.named_modules():

@@ -25,7 +25,6 @@ class _Record:
 
     mark: tuple[object, ...]
     sums: torch.Tensor
-    next_chunk: int = 0
     checked_turn: int = 0
     held: dict[DType, Held] = field(default_factory=dict)
     taken: dict[tuple[DType, int], Taken] = field(default_factory=dict)
@@ -35,8 +34,8 @@ class Weights:
     """The weights that a fleet knows, each in its present version.
 
     A version ends with an optimizer's step (fused optimizers change neither ``_version`` nor
-    ``data_ptr``), with a change of either of these, when `invalidate` is called, and when a part of
-    the content differs from what it was: one part of 64 is compared in each turn.
+    ``data_ptr``), with a change of either of these, when `invalidate` is called, and when the
+    content differs: sums of it are compared once in each turn, at the price of reading it.
 
     A weight that travels in its own type is referenced, not copied. That is safe although an
     optimizer changes it in place: every forward and backward pass waits for all work that reads it,
@@ -98,9 +97,7 @@ class Weights:
         if record.checked_turn == self._turn:
             return True
         record.checked_turn = self._turn
-        chunk = record.next_chunk
-        record.next_chunk = (chunk + 1) % len(record.sums)
-        return bool(_chunk_sum(weight, chunk, len(record.sums)) == record.sums[chunk])
+        return torch.equal(_sums(weight), record.sums)
 
 
 _known: weakref.WeakSet[Weights] = weakref.WeakSet()
@@ -148,10 +145,3 @@ def _sums(weight: torch.Tensor) -> torch.Tensor:
     sums = bits[: size * n_chunks].view(n_chunks, size).sum(1, dtype=torch.int64)
     sums[-1] += bits[size * n_chunks :].sum(dtype=torch.int64)
     return sums.cpu()
-
-
-def _chunk_sum(weight: torch.Tensor, chunk: int, n_chunks: int) -> torch.Tensor:
-    bits = _bits(weight)
-    size = bits.numel() // n_chunks
-    end = bits.numel() if chunk == n_chunks - 1 else size * (chunk + 1)
-    return bits[size * chunk : end].sum(dtype=torch.int64).cpu()

@@ -74,7 +74,7 @@ def decode_from_agent(frame: bytes) -> tuple[AgentMessage, memoryview]:
     if protocol < PROTOCOL:
         raise VersionError(
             f"the agent speaks protocol {protocol}, this server {PROTOCOL}: "
-            "upgrade the device with 'pip install -U cleave-train'"
+            "upgrade Cleave on the device"
         )
     if protocol > PROTOCOL:
         raise VersionError(
@@ -94,7 +94,7 @@ def decode_from_server(frame: bytes) -> tuple[ServerMessage, memoryview]:
     if protocol > PROTOCOL:
         raise VersionError(
             f"the server speaks protocol {protocol}, this agent {PROTOCOL}: "
-            "upgrade this device with 'pip install -U cleave-train'"
+            "upgrade Cleave on this device"
         )
     if protocol < PROTOCOL:
         raise VersionError(

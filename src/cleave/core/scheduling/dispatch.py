@@ -18,6 +18,8 @@ from cleave.core.scheduling.state import Book, DeviceState, Sent, Strip, WorkSta
 from cleave.core.work import Task, TaskInput, TaskOutput, Work
 from cleave.errors import PlanError
 
+_WORTH_STEALING = 1.25  # a stolen strip brings operands that its owner holds: gain enough for that
+
 
 class Dispatcher:
     """Places strips on devices or the host, and sends them as there is room."""
@@ -296,7 +298,7 @@ class Dispatcher:
                 up_bytes=result_bytes(work, strip.tile),
                 flops=work.flops(strip.tile),
             )
-            if self._backlog_s(thief) + through_s < self._backlog_s(victim):
+            if _WORTH_STEALING * (self._backlog_s(thief) + through_s) < self._backlog_s(victim):
                 self._book.dequeue(strip)
                 strip.home = strip.tile
                 self._book.enqueue(thief, strip)
