@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,12 @@ from types import TracebackType
 import psutil
 from tests.end_to_end.waiting import BOUND_S, until
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "PYTHONUNBUFFERED": "",  # a line is written whole, and not mixed with one of the log
+}
 
 
 class Process:
@@ -56,7 +62,11 @@ class Process:
 
     def says(self, text: str, within_s: float = BOUND_S) -> None:
         """Return when it has printed ``text``."""
-        until(lambda: text in self.text or not self.is_alive, within_s)
+        try:
+            until(lambda: text in self.text or not self.is_alive, within_s)
+        except AssertionError:
+            self._process.send_signal(signal.SIGABRT)  # and it prints what it was doing
+            self.ends()
         assert text in self.text, self.text
 
     def tells(self, name: str) -> str:
@@ -137,10 +147,11 @@ sys.exit(app.run_agent(AgentConfig(
     threads=1,
     memory_bytes=1 << 30,
     resume_after_s=0.0,
+    lowest_priority=False,
 )))
 """
 
 
 def polite_agent(join_url: str, name: str) -> Process:
-    """An agent that pauses on SIGUSR1 and resumes on SIGUSR2 without thinking twice."""
+    """An agent that leaves, pauses (SIGUSR1) and resumes (SIGUSR2) at once, however busy."""
     return Process(["-c", _POLITE_AGENT, join_url, name])

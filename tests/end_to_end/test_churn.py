@@ -35,9 +35,9 @@ def is_in(fleet: Fleet, name: str) -> bool:
 SERVER = """
 import time, cleave
 with cleave.Fleet("127.0.0.1") as fleet:
-    print("url", fleet.join_url)
+    print("url", fleet.join_url, flush=True)
     fleet.wait(2)
-    print("ready")
+    print("ready", flush=True)
     time.sleep(60)
 """
 

@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 import torch
 from tests.end_to_end.fake_agent import FakeAgent, fake_agent
-from tests.end_to_end.processes import agent, script
+from tests.end_to_end.processes import agent, polite_agent, script
 from tests.end_to_end.waiting import BOUND_S, until
 from tests.end_to_end.works import Chain, product
 
@@ -31,9 +31,9 @@ WITHIN_S = 3.0
 WAITS_FOR_DEVICES = """
 import cleave
 with cleave.Fleet("127.0.0.1") as fleet:
-    print("url", fleet.join_url)
+    print("url", fleet.join_url, flush=True)
     fleet.wait(1)
-    print("joined")
+    print("joined", flush=True)
     fleet.wait(2)
 """
 
@@ -43,9 +43,9 @@ sys.path.insert(0, sys.argv[1])
 from tests.end_to_end.works import Chain, product
 with cleave.Fleet("127.0.0.1", without_devices="wait") as fleet:
     under_way = Chain(n_turns=16000).start(fleet)
-    print("url", fleet.join_url)
+    print("url", fleet.join_url, flush=True)
     fleet.wait(1)
-    print("joined")
+    print("joined", flush=True)
     under_way.pending.wait()
 """
 
@@ -56,7 +56,7 @@ from tests.end_to_end.works import Chain, product
 
 chain = Chain(n_turns=100)
 with cleave.Fleet("127.0.0.1", without_devices="wait") as fleet:
-    print("url", fleet.join_url)
+    print("url", fleet.join_url, flush=True)
     fleet.wait(1)
     early = os.fork()
     if not early:
@@ -85,7 +85,10 @@ def root(request: pytest.FixtureRequest) -> str:
 
 
 def test_an_agent_leaves_at_once_and_says_so() -> None:
-    with Fleet("127.0.0.1", without_devices="wait") as fleet, agent(fleet.join_url) as leaving:
+    with (
+        Fleet("127.0.0.1", without_devices="wait") as fleet,
+        polite_agent(fleet.join_url, "leaving") as leaving,
+    ):
         fleet.wait(timeout=BOUND_S)
         under_way = Chain(n_turns=16000).start(fleet)
         until(lambda: fleet.devices[0].open_tasks)

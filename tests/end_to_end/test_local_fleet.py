@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 OWNER = """
 import time, cleave
 fleet = cleave.local_fleet(1, backend="numpy")
-print("agent", fleet.agents[0].process.pid)
+print("agent", fleet.agents[0].process.pid, flush=True)
 time.sleep(60)
 """
 
