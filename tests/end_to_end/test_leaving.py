@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from threading import Event
 
 import pytest
 import torch
@@ -119,33 +115,20 @@ def test_forked_children_neither_hurt_the_fleet_nor_keep_its_port(root: str) -> 
         assert forking.lines[-1] == "all is well"
 
 
-async def test_a_goodbye_counts_though_the_server_was_just_writing() -> None:
+async def test_after_a_goodbye_the_server_sends_no_more() -> None:
     with Fleet("127.0.0.1", without_devices="wait") as fleet:
         async with fake_agent(fleet.join_url, hang) as leaving:
             await asyncio.to_thread(fleet.wait, 1, BOUND_S)
-            many = [
-                product(fleet, torch.ones(1024, 1024), torch.ones(1024, 1024)) for _ in range(8)
-            ]
+            ones = torch.ones(1024, 1024)
+            works = [product(fleet, ones, ones) for _ in range(8)]
             await asyncio.to_thread(until, lambda: leaving.tasks)
-            with stopped(fleet._server.call):
-                await leaving.send(Goodbye("home time"))
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(leaving.socket.close(), 0.1)
+            await leaving.send(Goodbye("home time"))
             await asyncio.to_thread(until, lambda: fleet.events[-1].kind == "left")
             assert fleet.events[-1].text == "home time"
-            assert not many[0].done
+            await leaving.is_closed()
+            assert not any(work.done for work in works)
 
 
 async def hang(agent: FakeAgent, task: RunTask, results: list[bytes]) -> None:
-    """It hears and says nothing any more."""
-    await asyncio.sleep(1.0)
-
-
-@contextmanager
-def stopped(call: Callable[[Callable[[], object]], object]) -> Iterator[None]:
-    """The server's loop does nothing in the block."""
-    go_on = Event()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(call, go_on.wait)
-        yield
-        go_on.set()
+    """It hears nothing for a while, so that what the server sends piles up."""
+    await asyncio.sleep(0.2)

@@ -154,9 +154,6 @@ class App:
 
     def heard(self, connection: Connection, message: AgentMessage) -> None:
         """What a device that is in says."""
-        if isinstance(message, Goodbye):
-            self._leave(connection, message.reason)
-            return
         kind = type(message).__name__.lower()
         if kind in {"paused", "resumed"}:
             self._notify(kind, connection, getattr(message, "reason", ""))

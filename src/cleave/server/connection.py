@@ -175,7 +175,9 @@ class Connection:
         async for frame in self._websocket:
             if frame.type is WSMsgType.BINARY:
                 self.bytes_up += len(frame.data)
-                self._hear(frame.data)
+                message = self._hear(frame.data)
+                if isinstance(message, Goodbye):
+                    return message.reason
             elif frame.type is WSMsgType.ERROR:
                 break
             else:
@@ -194,7 +196,7 @@ class Connection:
         except (OSError, asyncio.TimeoutError, CleaveError):
             log.debug("device %s did not hear the farewell", self.device_id)
 
-    def _hear(self, frame: bytes) -> None:
+    def _hear(self, frame: bytes) -> AgentMessage:
         message, payload = decode_from_agent(frame)
         if isinstance(message, Hello):
             raise ProtocolError("it said hello twice")
@@ -207,12 +209,13 @@ class Connection:
             if isinstance(message, ResultPiece):
                 if attempt is not None:
                     attempt.write(message, payload)
-                return
+                return message
             self._check_answer(message, attempt)
             self._unanswered.discard(message.task_id)
         elif isinstance(message, Paused):
             self.attempts.clear()
         self.listener.heard(self, message)
+        return message
 
     @staticmethod
     def _check_answer(message: AgentMessage, attempt: Attempt | None) -> None:
