@@ -133,6 +133,23 @@ async def test_it_leaves_within_a_second_while_a_task_computes() -> None:
         gated.permits.release()
 
 
+async def test_after_its_goodbye_it_listens_until_the_server_hangs_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "GOODBYE_TIMEOUT_S", BOUND_S)
+    async with serving(StubServer()) as server:
+        lent = Lending(server.address, None)
+        running = asyncio.create_task(lent.agent.run())
+        device = await server.device()
+        lent.agent.stop("stopped by its owner")
+        assert await device.hear(Goodbye) == Goodbye("stopped by its owner")
+        await works(device)
+        await device.socket.close()
+        assert await asyncio.wait_for(running, BOUND_S) == LEFT
+        assert lent.shown.states[-1] == "left: stopped by its owner"
+        assert not [state for state in lent.shown.states if "trying again" in state]
+
+
 async def test_it_stops_at_once_while_it_dials() -> None:
     with socket.socket() as silent:  # accepts, and never answers the handshake
         silent.bind(("127.0.0.1", 0))

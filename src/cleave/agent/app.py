@@ -104,7 +104,7 @@ class Agent:
                 tending.result()
             if serving.done():
                 return serving.result()
-            await self._say_goodbye()
+            await self._say_goodbye(serving)
             self._display.state(f"left: {self._stop_reason}")
             return LEFT
         finally:
@@ -113,10 +113,13 @@ class Agent:
             await asyncio.gather(tending, serving, stopping, return_exceptions=True)
             self._executor.close()
 
-    async def _say_goodbye(self) -> None:
+    async def _say_goodbye(self, serving: asyncio.Task[int]) -> None:
         if self._session is not None:
             with suppress(CleaveError, asyncio.TimeoutError):
                 await asyncio.wait_for(self._session.leave(self._stop_reason), GOODBYE_TIMEOUT_S)
+                # To hang up with something unread would reset the connection, and perhaps before
+                # the server has read the goodbye: it hangs up when it has.
+                await asyncio.wait({serving}, timeout=GOODBYE_TIMEOUT_S)
 
     async def _serve(self) -> int:
         while True:
@@ -130,6 +133,8 @@ class Agent:
                     return REJECTED
             except (LinkError, ProtocolError) as error:
                 reason = str(error)
+            if self._stopped.is_set():
+                return LEFT
             gc.collect()  # the error's frames hold the session, and so its blocks
             return_free_memory()
             if not self._config.retry:
