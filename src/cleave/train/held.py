@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
@@ -169,11 +170,11 @@ class Orphans:
     def wait(self) -> None:
         """Wait for all of it and give its matrices back; how it ended matters to nobody."""
         while self._kept:
-            pending, _, _ = self._kept.popleft()
-            try:
-                pending.wait()
-            except CleaveError:
-                continue
+            # All of it is held by name: what the work reads may go only when it has ended.
+            kept = self._kept.popleft()
+            with suppress(CleaveError):
+                kept[0].wait()
+            del kept
 
 
 def start(
