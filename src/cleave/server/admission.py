@@ -13,12 +13,12 @@ from functools import partial
 import torch
 
 from cleave.compute.cases import Block, Case
-from cleave.compute.probe import probe_block, rate_flops, rate_program
+from cleave.compute.probe import link_program, probe_block, rate_flops, rate_program
 from cleave.compute.selftest import selftest_cases
 from cleave.compute.torch_types import DTYPES
 from cleave.core.device import DeviceProfile
 from cleave.core.matrix import BlockRef, DType, Matrix, Region
-from cleave.core.program import Op, Program, Ref
+from cleave.core.program import Program
 from cleave.core.work import Fate, TaskOutput
 from cleave.errors import CleaveError, DeviceError
 from cleave.server.connection import Attempt, Connection, Filling, Payloads
@@ -53,7 +53,6 @@ _FAST_LINK_S = 0.05
 _SHORTEST_S = 1e-4
 _ENOUGH_S = 0.01
 _MOST_PRODUCTS = 64
-_COPY = Program(n_inputs=1, ops=(Op("clone", (Ref(0),)),), outputs=(1,))
 
 
 class NotNowError(CleaveError):
@@ -213,7 +212,7 @@ class _Prober:
         filling = Filling(handle, partial(_cut, payload, n_rows, _LINK_COLS, 4))
         begin_s = time.perf_counter()
         output = _Output(n_rows_back, _LINK_COLS, DType.F32)
-        await self._task(_COPY, [spec], [] if again else [filling], [output])
+        await self._task(link_program(), [spec], [] if again else [filling], [output])
         return time.perf_counter() - begin_s
 
     async def flops_per_s(self, dtype: DType) -> float:

@@ -121,7 +121,6 @@ class Driver:
         self._events: deque[Event] = deque()
         self._is_handling = False
         self._is_alone = False
-        self._profiles: dict[int, DeviceProfile] = {}
         self._unable: set[tuple[frozenset[str], DType]] = set()
         self._carry_out: dict[type, Callable[..., None]] = {
             SendTask: self._send_task,
@@ -160,9 +159,9 @@ class Driver:
     def _say_if_unable(self, work: Work) -> None:
         """Tell people, once for each kind of work, that none of the devices here can do it."""
         kind = (work.ops, work.dtype)
-        if not self._profiles or kind in self._unable:
+        if not self.connections or kind in self._unable:
             return
-        if not any(profile.can_run(*kind) for profile in self._profiles.values()):
+        if not self.scheduler.is_able(work):
             self._unable.add(kind)
             steps_in = self.scheduler.settings.host_steps_in
             what = "the host does it" if steps_in else "it waits for one that can"
@@ -180,7 +179,6 @@ class Driver:
     def joined(self, connection: Connection, profile: DeviceProfile) -> None:
         """A device has passed admission."""
         self.connections[connection.device_id] = connection
-        self._profiles[connection.device_id] = profile
         self._unable.clear()
         self.tell(DeviceJoined(profile))
 
@@ -189,7 +187,6 @@ class Driver:
         connection.attempts.clear()
         if self.connections.pop(connection.device_id, None) is None:
             return False
-        del self._profiles[connection.device_id]
         views = self.scheduler.snapshot().devices
         last = next(view for view in views if view.device_id == connection.device_id)
         self.departed.append(device_status(last, connection, state="gone", reason=reason))

@@ -84,7 +84,6 @@ class Fleet:
         self._store = OperandStore()
         self._events: deque[FleetEvent] = deque(maxlen=_EVENTS_KEPT)
         self._callbacks: list[Callable[[FleetEvent], None]] = []
-        self._gone: dict[int, DeviceStatus] = {}
         self._changed = threading.Condition()
         self._work_ids = itertools.count(1)
         self._n_joined = self._n_left = 0

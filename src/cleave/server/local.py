@@ -150,10 +150,7 @@ def local_fleet(
     if agents is None:
         if n < 0:
             raise ConfigError(f"local_fleet of {n} agents: expected 0 or more")
-        agents = [
-            AgentOptions(name=f"local-{i + 1}", backend=backend, memory=memory, threads=threads)
-            for i in range(n)
-        ]
+        agents = [_options(i, backend=backend, memory=memory, threads=threads) for i in range(n)]
     fleet = LocalFleet(**{"host": "127.0.0.1", **fleet_options})  # type: ignore[arg-type]
     try:
         fleet.agents = []

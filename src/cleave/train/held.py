@@ -82,7 +82,6 @@ class Flight:
 
         Raises:
             WorkFailedError: If neither devices nor the host could do it.
-            NoDevicesError: If there are no devices and the host may not step in.
         """
         try:
             self._pending.wait()

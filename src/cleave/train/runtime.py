@@ -20,7 +20,6 @@ class Pending(Protocol):
 
         Raises:
             WorkFailedError: If neither devices nor the host could do it.
-            NoDevicesError: If there are no devices and the host may not step in.
         """
         ...
 

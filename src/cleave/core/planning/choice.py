@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cleave.core.device import DeviceProfile
-from cleave.core.layout import Layout
+from cleave.core.layout import Layout, Placement
 from cleave.core.matrix import Matrix, Region
 from cleave.core.planning.cost import CostForm
 from cleave.core.planning.partition import partition
@@ -89,7 +89,7 @@ class Planner:
         except PlanError:
             return ()
         return tuple(
-            type(placement)(_moved(placement.tile, region), placement.device_id)
+            Placement(_moved(placement.tile, region), placement.device_id)
             for placement in cut.tiles
         )
 

@@ -211,6 +211,8 @@ class Dispatcher:
         for device in available:
             while self._send_next(device):
                 pass
+        if not any(device.queue for device in self._book.devices.values()):
+            return
         for thief in available:
             while len(thief.sent) < self._settings.min_ahead and self._steal_for(thief):
                 self._send_next(thief)
@@ -292,12 +294,7 @@ class Dispatcher:
                 thief.ledger.missing_bytes(operand.matrix, operand.region(strip.tile))
                 for operand in work.inputs
             )
-            _, through_s = thief.estimator.predict(
-                work.dtype,
-                down_bytes=down_bytes,
-                up_bytes=result_bytes(work, strip.tile),
-                flops=work.flops(strip.tile),
-            )
+            _, through_s = self._times_s(thief, strip, down_bytes)
             if _WORTH_STEALING * (self._backlog_s(thief) + through_s) < self._backlog_s(victim):
                 self._book.dequeue(strip)
                 strip.home = strip.tile
@@ -308,16 +305,17 @@ class Dispatcher:
     def _backlog_s(self, device: DeviceState) -> float:
         """Seconds until a device should have done all that it has been given."""
         backlog_s = max(0.0, device.busy_until_s - self._book.now_s) if device.sent else 0.0
-        for strip in device.queue:
-            work = self._book.work_of(strip)
-            busy_s, _ = device.estimator.predict(
-                work.dtype,
-                down_bytes=0,
-                up_bytes=result_bytes(work, strip.tile),
-                flops=work.flops(strip.tile),
-            )
-            backlog_s += busy_s
-        return backlog_s
+        return backlog_s + sum(self._times_s(device, strip, 0)[0] for strip in device.queue)
+
+    def _times_s(self, device: DeviceState, strip: Strip, down_bytes: int) -> tuple[float, float]:
+        """Seconds that a strip keeps a device busy, and seconds from end to end."""
+        work = self._book.work_of(strip)
+        return device.estimator.predict(
+            work.dtype,
+            down_bytes=down_bytes,
+            up_bytes=result_bytes(work, strip.tile),
+            flops=work.flops(strip.tile),
+        )
 
 
 def merged(tiles: Iterable[Region]) -> list[Region]:

@@ -76,14 +76,7 @@ class Ledger:
 
     def missing_bytes(self, matrix: Matrix, view: Region) -> int:
         """Bytes that would travel if a task read ``view`` now."""
-        found = self._find(matrix, view)
-        if found is not None:
-            return 0
-        return matrix.region_bytes(view)
-
-    def holds(self, matrix: Matrix, view: Region) -> bool:
-        """Whether all of ``view`` is there or on its way."""
-        return self._find(matrix, view) is not None
+        return matrix.region_bytes(view) if self._find(matrix, view) is None else 0
 
     def load(
         self,

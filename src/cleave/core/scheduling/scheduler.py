@@ -97,6 +97,10 @@ class Scheduler:
         """A frozen picture of all state."""
         return take_snapshot(self._book)
 
+    def is_able(self, work: Work) -> bool:
+        """Whether any device that is in has the ops and the element type."""
+        return any(device.can_run(work) for device in self._book.devices.values())
+
     def seconds(self, forms: Sequence[Work]) -> float | None:
         """Expected time of work on the devices as they are; None if no device can do it."""
         choice = self._planner.choose(forms, (), self._dispatcher.candidates())
