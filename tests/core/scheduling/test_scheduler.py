@@ -243,6 +243,18 @@ def test_a_late_strip_is_taken_over_by_whoever_comes_later() -> None:
     assert story.has(2) == (slow,)
 
 
+def test_a_late_strip_goes_to_the_host_when_whoever_took_it_over_leaves() -> None:
+    story = Story()
+    story.join(1)
+    story.tell(submitted(7))
+    (slow,) = story.has(1)
+    story.join(2)
+    story.tell(DeadlinePassed(), after_s=1e4)
+    assert story.has(2) == (slow,)
+    story.tell(DeviceLeft(2, "pulled"))
+    assert [command.task.task_id for command in story.of(RunOnHost)] == [slow]
+
+
 def test_a_late_strip_that_does_not_fit_elsewhere_stays_where_it_is() -> None:
     story = Story(SchedulerSettings(host_steps_in=False))
     story.join(1)

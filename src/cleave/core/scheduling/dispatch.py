@@ -75,7 +75,7 @@ class Dispatcher:
         if not strip.is_placed:
             self.place([strip])
 
-    def overtake(self, strip: Strip) -> None:
+    def _overtake(self, strip: Strip) -> None:
         """A device is late with a strip: another does it too, and the first answer wins."""
         if strip.bound_to is not None or strip.on_host or strip.queued_on is not None:
             return
@@ -198,7 +198,9 @@ class Dispatcher:
     # Sending -------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Give every device that may take more something to do."""
+        """Have late strips overtaken, and give every device that may take more something to do."""
+        for strip in self._book.late_strips():
+            self._overtake(strip)
         available = self._book.available()
         if not available:
             return
@@ -206,8 +208,6 @@ class Dispatcher:
         for strip in waiting:
             strip.is_waiting = False
         self.place(waiting)
-        for strip in self._book.late_strips():
-            self.overtake(strip)
         for device in available:
             while self._send_next(device):
                 pass

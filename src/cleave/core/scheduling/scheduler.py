@@ -338,5 +338,3 @@ class Scheduler:
                 self._book.mark_late(sent)
             if overdue:
                 self._dispatcher.place(self._book.take_queue(device))
-        for strip in self._book.late_strips():
-            self._dispatcher.overtake(strip)
