@@ -1,0 +1,1 @@
+"""What is known before anybody joins: devices, links, models, GPUs, and fleets of them."""
