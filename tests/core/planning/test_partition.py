@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.core.planning.fleets import device, fleets, gemm, homes, works
 
 from cleave.core.device import DeviceProfile
+from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType, Region
 from cleave.core.planning.cost import CostForm, tile_cost
 from cleave.core.planning.partition import Partition, partition
@@ -22,7 +23,7 @@ def cut(
     work: Work, devices: list[DeviceProfile], row_quantum: int = 1, col_quantum: int = 1
 ) -> Partition:
     sides, quanta = (work.n_rows, work.n_cols), (row_quantum, col_quantum)
-    return partition(CostForm.of(work), devices, DType.F32, sides, quanta)
+    return partition(CostForm.of(work), Fleet(tuple(devices)), DType.F32, sides, quanta)
 
 
 def covered(work: Work, plan: Partition) -> np.ndarray:

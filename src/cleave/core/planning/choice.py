@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cleave.core.device import DeviceProfile
+from cleave.core.fleet import Fleet
 from cleave.core.layout import Layout, Placement
 from cleave.core.matrix import Matrix, Region
 from cleave.core.planning.cost import CostForm
@@ -81,7 +82,7 @@ class Planner:
         try:
             cut = partition(
                 CostForm.of(work),
-                profiles,
+                Fleet(tuple(profiles)),
                 work.dtype,
                 sides=(region.n_rows, region.n_cols),
                 quanta=(work.row_quantum, work.col_quantum),

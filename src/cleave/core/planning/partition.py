@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleave.core.device import DeviceProfile
+from cleave.core.fleet import Fleet
 from cleave.core.layout import Placement
 from cleave.core.matrix import DType, Region
 from cleave.core.planning.bound import area_within, first_time_s, lower_bound_s, tile_area_limit
@@ -51,7 +52,7 @@ class Partition:
 
 def partition(
     form: CostForm,
-    devices: Sequence[DeviceProfile],
+    fleet: Fleet,
     dtype: DType,
     sides: tuple[int, int],
     quanta: tuple[int, int] = (1, 1),
@@ -65,7 +66,7 @@ def partition(
 
     Args:
         form: What a tile costs.
-        devices: Who may take part; those without a rate for ``dtype`` are left out.
+        fleet: Who may take part; devices without a rate for ``dtype`` are left out.
         dtype: What the work computes with.
         sides: Rows and columns of the rectangle.
         quanta: Tiles begin at multiples of this many rows and columns.
@@ -78,16 +79,16 @@ def partition(
         return Partition(tiles=(), makespan_s=0.0, bound_s=0.0, left_out=())
     grid = _Grid(n_rows, n_cols, min(quanta[0], n_rows), min(quanta[1], n_cols))
     needed_bytes = form.memory_bytes(grid.row_quantum, grid.col_quantum)
-    roomy = [device for device in devices if device.memory_bytes >= needed_bytes]
-    fleet = FleetArrays.of(roomy, dtype)
-    if not len(fleet):
-        raise _no_device(devices, dtype, needed_bytes)
-    bound_s = lower_bound_s(form, fleet, n_rows, n_cols)
-    cells = _cut(form.in_units(grid.row_quantum, grid.col_quantum), fleet, grid.sides, bound_s)
+    roomy = [device for device in fleet.devices if device.memory_bytes >= needed_bytes]
+    able = FleetArrays.of(roomy, dtype)
+    if not len(able):
+        raise _no_device(fleet.devices, dtype, needed_bytes)
+    bound_s = lower_bound_s(form, able, n_rows, n_cols)
+    cells = _cut(form.in_units(grid.row_quantum, grid.col_quantum), able, grid.sides, bound_s)
     cells[:, 1:3] = np.minimum(cells[:, 1:3] * grid.row_quantum, n_rows)
     cells[:, 3:5] = np.minimum(cells[:, 3:5] * grid.col_quantum, n_cols)
-    finish_s = makespan_s(form, fleet, cells)
-    ids = fleet.device_id[cells[:, 0]].tolist()
+    finish_s = makespan_s(form, able, cells)
+    ids = able.device_id[cells[:, 0]].tolist()
     tiles = tuple(
         Placement(Region(*span), device_id)
         for device_id, span in zip(ids, cells[:, 1:].tolist(), strict=True)
@@ -95,7 +96,7 @@ def partition(
     used = {placement.device_id for placement in tiles}
     left_out = tuple(
         (device.device_id, _why_not(form, device, dtype, grid, finish_s))
-        for device in devices
+        for device in fleet.devices
         if device.device_id not in used
     )
     return Partition(tiles=tiles, makespan_s=finish_s, bound_s=bound_s, left_out=left_out)
