@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from cleave.core.planning.cost import CostForm
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -50,6 +52,8 @@ class Part:
         how: In which form: ``"block"``, ``"ksplit 8"``, ``"grid"``, ``"host"``.
         seconds: Makespan of doing it once.
         bound_s: What no plan of its kind can beat, for doing it once.
+        form: What a tile of it costs, where it is one rectangle.
+        sides: Rows and columns of that rectangle.
     """
 
     name: str
@@ -57,6 +61,8 @@ class Part:
     how: str
     seconds: float
     bound_s: float
+    form: CostForm | None = None
+    sides: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,3 +101,101 @@ class FamilyPlan:
     def ingress_bytes(self) -> float:
         """Bytes that the server receives in a step."""
         return float(self.loads.up_bytes.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another way to run the step, and why it is not the one taken.
+
+    Attributes:
+        family: Which.
+        step_s: What it would take, None if it does not fit.
+        reason: Why it loses.
+    """
+
+    family: str
+    step_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """The resource that is busy for the largest share of the step.
+
+    Attributes:
+        resource: ``"downlink"``, ``"uplink"``, ``"compute"``, ``"server egress"``,
+            ``"server ingress"`` or ``"host"``.
+        kind: Of which devices; empty for the server and the host.
+        busy_share: Of the step, averaged over those devices.
+    """
+
+    resource: str
+    kind: str
+    busy_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What more of a resource would bring.
+
+    Attributes:
+        resource: As of `Bottleneck`, or ``"memory"``.
+        kind: Of which devices; empty for the server and the host.
+        step_s_gain: Relative change of the step's time per relative change of the resource: with
+            -0.6, 10 % more of it makes the step 6 % shorter.
+    """
+
+    resource: str
+    kind: str
+    step_s_gain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostNeeds:
+    """What a step asks of the host.
+
+    Attributes:
+        weights_bytes: The model, and its copy in the wire's type where that differs.
+        gradients_bytes: Of trained parameters.
+        optimizer_bytes: The optimiser's state.
+        activation_bytes: What is kept between forward and backward.
+        is_recomputing: Whether only layer inputs are kept and the rest is computed again.
+        memory_traffic_bytes: Read and written in a step for norms, activations and the optimiser.
+        seconds: That traffic at the host's memory bandwidth, and its arithmetic: devices wait.
+    """
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activation_bytes: float
+    is_recomputing: bool
+    memory_traffic_bytes: float
+    seconds: float
+
+    @property
+    def memory_bytes(self) -> float:
+        """All of it together."""
+        return (
+            self.weights_bytes + self.gradients_bytes + self.optimizer_bytes + self.activation_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """The plan taken for a step, and what there is to know about it.
+
+    Attributes:
+        best: The fastest that fits.
+        alternatives: The others, fastest first, those that do not fit last.
+        bottleneck: What binds.
+        gains: What would help, most first; what would not is left out.
+        host: What it asks of the host.
+        host_alone_s: The step on the host without devices; None if its speed is not known.
+    """
+
+    best: FamilyPlan
+    alternatives: tuple[Alternative, ...]
+    bottleneck: Bottleneck
+    gains: tuple[Gain, ...]
+    host: HostNeeds
+    host_alone_s: float | None
