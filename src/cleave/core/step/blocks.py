@@ -1,0 +1,352 @@
+"""The families `block`, `ksplit` and `mixed`: a step as one cut product after the other.
+
+Layer by layer, each product goes out over all devices and the next waits for it; the two gradients
+of a layer's weights and input go out together, since only one of them is waited for. `block` keeps
+the inner axis of every product whole, `ksplit` cuts it where that is faster than not to cut it
+along another form's axes, `mixed` takes for each product whichever is done first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from cleave.core.planning.cost import CostForm, Terms
+from cleave.core.step.batch import Batch
+from cleave.core.step.estimate import Sample
+from cleave.core.step.forms import (
+    attention_forms,
+    backward_on_tiles,
+    forward_held,
+    gemm_forms,
+    head_forms,
+    holding,
+)
+from cleave.core.step.model import Linear, ModelShape
+from cleave.core.step.plan import FamilyPlan, Loads, Part
+from cleave.core.step.tiled import Rectangle, Tiler
+from cleave.errors import PlanError
+
+FAMILIES = ("block", "ksplit", "mixed")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One product, attention or loss in one direction.
+
+    Attributes:
+        form: What a tile costs.
+        rectangle: What is cut; its own form may cover more passes than this one.
+        is_held: Whether all that a device's tiles read stays with it.
+    """
+
+    form: CostForm
+    rectangle: Rectangle
+    is_held: bool = False
+
+    @classmethod
+    def alone(cls, rectangle: Rectangle) -> Pass:
+        """A pass that is cut for itself."""
+        return cls(rectangle.form, rectangle)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the passes of one part of the model may be run.
+
+    Attributes:
+        how: ``"block"``, ``"ksplit"``.
+        note: For people: which form.
+        stages: One after the other; the passes of a stage go out together.
+    """
+
+    how: str
+    note: str
+    stages: tuple[tuple[Pass, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A part of the model with all the ways in which it may be run.
+
+    Attributes:
+        name: For people.
+        times: How often a step has it.
+        ways: To choose from.
+    """
+
+    name: str
+    times: int
+    ways: tuple[Way, ...]
+
+
+def operations(
+    model: ModelShape, batch: Batch, sample: Sample, *, recomputes: bool
+) -> tuple[Operation, ...]:
+    """What a step consists of, each with the ways to run it.
+
+    Args:
+        model: Its linear layers and attention, layer by layer, and its head.
+        batch: Tokens, types, which weights change.
+        sample: The fleet, to tell how finely an inner axis is worth cutting.
+        recomputes: Whether the forward pass of each layer is done again in its backward pass.
+    """
+    ways = _Ways(model, batch, sample, recomputes)
+    linears = [
+        Operation(each.name, model.n_layers * each.copies, ways.of_linear(each))
+        for each in model.linears
+    ]
+    forward, backward = attention_forms(model, batch)
+    rectangle = Rectangle(forward, (batch.n_sequences, model.n_kv_heads))
+    stages = [(Pass.alone(rectangle),), (Pass.alone(replace(rectangle, form=backward)),)]
+    attention = Way("block", "a sequence and KV head", ways.with_recomputation(stages))
+    found = [linears[0], Operation("attention", model.n_layers, (attention,)), *linears[1:]]
+    if model.head is not None:
+        found.append(Operation("head", 1, (ways.of_head(),)))
+    return tuple(found)
+
+
+class _Ways:
+    def __init__(self, model: ModelShape, batch: Batch, sample: Sample, recomputes: bool) -> None:
+        self._model = model
+        self._batch = batch
+        self._sample = sample
+        self._recomputes = recomputes
+        itemsize = batch.wire.itemsize
+        head = 0 if model.head is None else model.head.parameters
+        self._weights_bytes = itemsize * float(model.n_layers * model.layer_parameters + head)
+        n_kept = 1 if recomputes else model.n_layers
+        self._kept_row_bytes = itemsize * n_kept * float(sum(each.k for each in model.linears))
+        self._kept_col_bytes = itemsize * n_kept * float(model.layer_parameters)
+
+    def with_recomputation(
+        self, stages: Sequence[tuple[Pass, ...]]
+    ) -> tuple[tuple[Pass, ...], ...]:
+        """The stages with the forward pass a second time, if it is done again."""
+        return (stages[0], *stages) if self._recomputes else tuple(stages)
+
+    def of_linear(self, linear: Linear) -> tuple[Way, ...]:
+        """All ways to run a linear layer's passes."""
+        m = max(1, round(self._batch.tokens * linear.share))
+        found = self._frozen(linear, m) if self._batch.is_frozen else [self._kept(linear, m)]
+        choices = [self._products(m, linear.n, linear.k), self._products(m, linear.k, linear.n)]
+        if not self._batch.is_frozen:
+            choices.append(self._products(linear.k, linear.n, m))
+        whole = [Pass.alone(whole) for (whole, *_) in choices]
+        cut = [Pass.alone(self._quickest(inner)) for (_, *inner) in choices]
+        best = [Pass.alone(self._quickest(every)) for every in choices]
+        for how, note, passes in (
+            ("block", "inner axis whole", whole),
+            ("ksplit", "inner axis cut", cut),
+            ("mixed", "each product in its fastest form", best),
+        ):
+            stages = self.with_recomputation([(passes[0],), tuple(passes[1:])])
+            found.append(Way(how, note, stages))
+        return tuple(found)
+
+    def of_head(self) -> Way:
+        """The head with its loss: both passes on the same tiles."""
+        forward, backward = head_forms(self._model, self._batch)
+        if self._batch.is_frozen:
+            head = self._model.hidden * self._model.vocab * self._batch.wire.itemsize
+            backward = holding(backward, 1.0, self._weights_bytes / head)
+        rectangle = Rectangle(_together(forward, backward), (self._batch.tokens, self._model.vocab))
+        return Way(
+            "block", "blocks of the vocabulary", _on_same_tiles(forward, backward, rectangle)
+        )
+
+    def _kept(self, linear: Linear, m: int) -> Way:
+        """Operands stay where the forward pass took them; gradients come up as partial sums."""
+        form, *_ = gemm_forms(m, linear.n, linear.k, self._batch.wire)
+        itemsize = self._batch.wire.itemsize
+        row_scale = self._kept_row_bytes / (linear.k * itemsize)
+        col_scale = self._kept_col_bytes / (linear.k * linear.n * itemsize)
+        forward = holding(form, row_scale, col_scale)
+        backward = backward_on_tiles(forward, trains=True)
+        rectangle = Rectangle(_together(forward, backward), (m, linear.n))
+        stages = self.with_recomputation(_on_same_tiles(forward, backward, rectangle))
+        return Way("ksplit", "backward on the forward pass' tiles", stages)
+
+    def _frozen(self, linear: Linear, m: int) -> list[Way]:
+        """Weights lie on the devices for good: as columns, or as columns and as rows."""
+        itemsize = self._batch.wire.itemsize
+        form, *_ = gemm_forms(m, linear.n, linear.k, self._batch.wire)
+        other, *_ = gemm_forms(m, linear.k, linear.n, self._batch.wire)
+        scale = self._weights_bytes / (linear.k * linear.n * itemsize)
+        forward = forward_held(form, scale)
+        backward = replace(backward_on_tiles(form, trains=False), memory=forward.memory)
+        rectangle = Rectangle(_together(forward, backward), (m, linear.n))
+        once = self.with_recomputation(_on_same_tiles(forward, backward, rectangle))
+        twice = [
+            (Pass(held, Rectangle(held, sides), is_held=True),)
+            for held, sides in (
+                (forward_held(form, 2 * scale), (m, linear.n)),
+                (forward_held(other, 2 * scale), (m, linear.k)),
+            )
+        ]
+        return [
+            Way("ksplit", "weights on the devices for good", once),
+            Way("block", "weights on the devices for good, twice", self.with_recomputation(twice)),
+        ]
+
+    def _products(self, m: int, n: int, k: int) -> list[Rectangle]:
+        """The forms of one product: first with the inner axis whole, then all that cut it."""
+        over_mn, over_kn, over_mk = gemm_forms(m, n, k, self._batch.wire)
+        found = [Rectangle(over_mn, (m, n)), Rectangle(over_kn, (k, n)), Rectangle(over_mk, (m, k))]
+        for n_slabs in self._slabs(m, n, k):
+            form, *_ = gemm_forms(m, n, -(-k // n_slabs), self._batch.wire)
+            found.append(Rectangle(form, (m, n), n_slabs=n_slabs))
+        return found
+
+    def _slabs(self, m: int, n: int, k: int) -> list[int]:
+        """Numbers of slabs of the inner axis that may pay.
+
+        The cheapest cell of a volume V has ``m = n = (2 V U / D)^(1/3)`` (downlink and uplink busy
+        for the same time).
+        """
+        arrays, n_devices = self._sample.arrays, self._sample.n_devices
+        volume = m * n * k / n_devices
+        ratio = float((arrays.uplink_bytes_per_s / arrays.downlink_bytes_per_s).mean())
+        side = min((2 * volume * ratio) ** (1 / 3), m, n)
+        best = k / max(1.0, volume / side**2)
+        most = min(n_devices, k)
+        near = {round(best * factor) for factor in (0.5, 0.75, 1.0, 1.5)}
+        return sorted(n_slabs for n_slabs in near if 2 <= n_slabs <= most)
+
+    def _quickest(self, rectangles: Iterable[Rectangle]) -> Rectangle:
+        return min(rectangles, key=self._sample.seconds)
+
+
+class BlockPlanner:
+    """Plans the three families of one model, batch and fleet.
+
+    Args:
+        operations: What a step consists of.
+        sample: The fleet, thinned.
+        tiler: The fleet.
+    """
+
+    def __init__(self, operations: Sequence[Operation], sample: Sample, tiler: Tiler) -> None:
+        self._operations = operations
+        self._sample = sample
+        self._tiler = tiler
+
+    def estimate_s(self, family: str) -> float:
+        """About the devices' seconds of a step."""
+        return sum(
+            each.times * self._estimate_s(self._ways(each, family)[0]) for each in self._operations
+        )
+
+    def plan(self, family: str) -> FamilyPlan:
+        """The devices' share of a step: every rectangle cut, every device's load known.
+
+        Raises:
+            PlanError: If something fits no device.
+        """
+        loads = Loads.none(len(self._tiler.fleet.devices))
+        done: list[Part] = []
+        left_out: dict[int, str] = {}
+        for operation in self._operations:
+            parts, asked, idle = self._first_that_fits(operation, family)
+            done += parts
+            loads = loads.plus(asked, operation.times)
+            left_out.update(idle)
+        unused = {
+            device.device_id
+            for device, is_used in zip(self._tiler.fleet.devices, loads.is_used, strict=True)
+            if not is_used
+        }
+        return FamilyPlan(
+            family=family,
+            summary="; ".join(dict.fromkeys(f"{p.name}: {p.how}" for p in done)),
+            step_s=sum(part.times * part.seconds for part in done),
+            bound_s=sum(part.times * part.bound_s for part in done),
+            host_s=0.0,
+            parts=tuple(done),
+            loads=loads,
+            left_out=tuple((who, why) for who, why in left_out.items() if who in unused),
+        )
+
+    def _ways(self, operation: Operation, family: str) -> list[Way]:
+        """The ways of a family, quickest first; all of them where it has none of its own."""
+        ways = [way for way in operation.ways if family == "mixed" or way.how == family]
+        return sorted(ways or operation.ways, key=self._estimate_s)
+
+    def _estimate_s(self, way: Way) -> float:
+        return sum(
+            self._sample.seconds(replace(each.rectangle, form=each.form), is_held=each.is_held)
+            for stage in way.stages
+            for each in stage
+        )
+
+    def _first_that_fits(
+        self, operation: Operation, family: str
+    ) -> tuple[list[Part], Loads, dict[int, str]]:
+        """Parts, loads and idle devices of the quickest way for which there is room."""
+        errors: list[str] = []
+        for way in self._ways(operation, family):
+            try:
+                return self._run(operation, way)
+            except PlanError as error:
+                errors.append(str(error))
+        raise PlanError(f"{operation.name}: " + "; ".join(dict.fromkeys(errors)))
+
+    def _run(self, operation: Operation, way: Way) -> tuple[list[Part], Loads, dict[int, str]]:
+        loads = Loads.none(len(self._tiler.fleet.devices))
+        parts: list[Part] = []
+        left_out: dict[int, str] = {}
+        for i, stage in enumerate(way.stages):
+            is_last = i == len(way.stages) - 1
+            together = Loads.none(len(self._tiler.fleet.devices))
+            bound_s = 0.0
+            for each in stage:
+                tiling = self._tiler.cut(each.rectangle)
+                asked = self._tiler.loads(tiling, each.form, is_held=each.is_held)
+                together = together.plus(asked)
+                left_out.update(tiling.left_out)
+                # Where stages share a tiling its bound is that of them all: it counts once.
+                if each.form == each.rectangle.form or is_last:
+                    bound_s = max(bound_s, tiling.bound_s)
+            loads = loads.plus(together)
+            parts.append(
+                Part(
+                    name=f"{operation.name} {'backward' if is_last else 'forward'}",
+                    times=operation.times,
+                    how=_how(way, stage),
+                    seconds=self._tiler.seconds(together),
+                    bound_s=bound_s,
+                    form=stage[0].form,
+                    sides=stage[0].rectangle.sides,
+                )
+            )
+        return parts, loads, left_out
+
+
+def _how(way: Way, stage: tuple[Pass, ...]) -> str:
+    slabs = max(each.rectangle.n_slabs for each in stage)
+    return f"{way.how}, {way.note}" + (f", up to {slabs} slabs" if slabs > 1 else "")
+
+
+def _on_same_tiles(
+    forward: CostForm, backward: CostForm, rectangle: Rectangle
+) -> tuple[tuple[Pass, ...], ...]:
+    return (Pass(forward, rectangle, is_held=True),), (Pass(backward, rectangle, is_held=True),)
+
+
+def _together(forward: CostForm, backward: CostForm) -> CostForm:
+    """Both on one tile; what they hold at once is the larger."""
+
+    def both(one: Terms, other: Terms) -> Terms:
+        c0, c1, c2, c3 = (a + b for a, b in zip(one, other, strict=True))
+        return (c0, c1, c2, c3)
+
+    def larger(one: Terms, other: Terms) -> Terms:
+        c0, c1, c2, c3 = (max(a, b) for a, b in zip(one, other, strict=True))
+        return (c0, c1, c2, c3)
+
+    return CostForm(
+        down=both(forward.down, backward.down),
+        up=both(forward.up, backward.up),
+        flops=forward.flops + backward.flops,
+        memory=larger(forward.memory, backward.memory),
+    )

@@ -1,0 +1,129 @@
+"""The best plan of a step, and what is said of it."""
+
+from dataclasses import replace
+
+import pytest
+from tests.core.step.shapes import LLAMA_2_7B, homes
+
+from cleave.core.device import DeviceProfile
+from cleave.core.fleet import Fleet, Server
+from cleave.core.matrix import DType
+from cleave.core.step.batch import Batch
+from cleave.core.step.choice import best_plan
+from cleave.errors import PlanError
+
+BATCH = Batch(tokens=16384, length=1024)
+SMALL = replace(LLAMA_2_7B, n_layers=2)
+
+
+def unequal(n_devices: int) -> Fleet:
+    """Homes whose rates differ up to threefold, and a server with limits."""
+    devices = tuple(
+        replace(
+            each,
+            kind="laptop" if i % 2 else "phone",
+            flops_per_s={DType.BF16: 1e12 * (1 + i % 3)},
+            uplink_bytes_per_s=2.5e6 * (1 + i % 2),
+            latency_s=0.02,
+            memory_bytes=4 << 30,
+        )
+        for i, each in enumerate(homes(n_devices).devices)
+    )
+    server = Server(
+        nic_bytes_per_s=1.25e9, memory_bytes=1e12, memory_bytes_per_s=1e11, flops_per_s=1e12
+    )
+    return Fleet(devices, (), server)
+
+
+def test_every_family_is_priced_and_the_fastest_is_taken() -> None:
+    plan = best_plan(SMALL, unequal(24), BATCH)
+    families = {plan.best.family, *(each.family for each in plan.alternatives)}
+    assert families == {"block", "ksplit", "mixed", "grid"}
+    assert all(each.step_s is None or each.step_s >= plan.best.step_s for each in plan.alternatives)
+    assert all(each.reason for each in plan.alternatives)
+
+
+def test_the_step_is_what_devices_and_host_take_and_never_below_the_bound() -> None:
+    best = best_plan(SMALL, unequal(24), BATCH).best
+    assert best.bound_s <= best.step_s
+    assert best.host_s > 0
+    assert best.step_s == pytest.approx(
+        best.host_s + sum(part.times * part.seconds for part in best.parts)
+    )
+
+
+def test_no_device_holds_more_than_it_lends() -> None:
+    fleet = unequal(24)
+    best = best_plan(SMALL, fleet, BATCH).best
+    assert all(
+        held <= device.memory_bytes
+        for held, device in zip(best.loads.memory_bytes, fleet.devices, strict=True)
+    )
+
+
+def test_with_adapters_fewer_bytes_travel() -> None:
+    full = best_plan(SMALL, unequal(24), BATCH).best
+    adapters = best_plan(SMALL, unequal(24), replace(BATCH, lora_rank=16)).best
+    assert adapters.egress_bytes < full.egress_bytes
+    assert adapters.step_s < full.step_s
+
+
+def test_the_gains_add_up_to_the_step() -> None:
+    # The time is homogeneous in all rates: twice of everything halves it. Round trips, memory and
+    # whole tiles keep it from being exact.
+    fleet = unequal(24)
+    without_latency = replace(
+        fleet, devices=tuple(replace(each, latency_s=0.0) for each in fleet.devices)
+    )
+    plan = best_plan(SMALL, without_latency, BATCH)
+    rates = sum(gain.step_s_gain for gain in plan.gains if gain.resource != "memory")
+    assert rates == pytest.approx(-1.0, abs=0.1)
+
+
+def test_a_server_that_cannot_keep_up_is_the_bottleneck_and_the_gain() -> None:
+    fleet = unequal(24)
+    slow = replace(fleet, server=replace(fleet.server, nic_bytes_per_s=1e6))
+    plan = best_plan(SMALL, slow, BATCH)
+    assert plan.bottleneck.resource in {"server egress", "server ingress"}
+    assert plan.gains[0].resource in {"server egress", "server ingress"}
+
+
+def test_an_unknown_host_speed_gives_no_figure_for_the_host_alone() -> None:
+    fleet = unequal(24)
+    unknown = replace(fleet, server=replace(fleet.server, flops_per_s=float("inf")))
+    assert best_plan(SMALL, unknown, BATCH).host_alone_s is None
+    known = best_plan(SMALL, fleet, BATCH)
+    assert known.host_alone_s == pytest.approx(
+        SMALL.step_flops(16384, 1024) / 1e12, rel=0.5
+    )  # and the memory traffic
+
+
+def test_a_host_without_room_is_refused_with_a_remedy() -> None:
+    fleet = unequal(24)
+    small = replace(fleet, server=replace(fleet.server, memory_bytes=1e9))
+    with pytest.raises(PlanError, match="use a host with more memory"):
+        best_plan(SMALL, small, BATCH)
+
+
+def test_a_host_without_room_for_all_activations_computes_them_again() -> None:
+    fleet = unequal(24)
+    roomy = best_plan(SMALL, fleet, BATCH)
+    state = roomy.host.memory_bytes - roomy.host.activation_bytes
+    tight = replace(
+        fleet, server=replace(fleet.server, memory_bytes=state + roomy.host.activation_bytes * 0.8)
+    )
+    plan = best_plan(SMALL, tight, BATCH)
+    assert plan.host.memory_bytes <= tight.server.memory_bytes
+
+
+def test_no_device_of_the_type_is_an_error_that_names_it() -> None:
+    only_f32 = DeviceProfile(device_id=1, flops_per_s={DType.F32: 1e9})
+    with pytest.raises(PlanError, match="bfloat16"):
+        best_plan(SMALL, Fleet((only_f32,)), BATCH)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    one, other = (best_plan(SMALL, unequal(24), BATCH) for _ in range(2))
+    assert one.best.step_s == other.best.step_s
+    assert one.best.summary == other.best.summary
+    assert one.gains == other.gains

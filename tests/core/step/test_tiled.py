@@ -1,0 +1,62 @@
+"""What a cut makes every device do, and when the last is done."""
+
+import numpy as np
+import pytest
+from tests.core.step.shapes import device
+
+from cleave.core.fleet import Fleet, Server, Site
+from cleave.core.matrix import DType
+from cleave.core.planning.cost import CostForm
+from cleave.core.step.plan import Loads
+from cleave.core.step.tiled import Rectangle, Tiler
+from cleave.errors import PlanError
+
+FORM = CostForm(down=(0, 2, 2, 0), up=(0, 0, 0, 1), flops=4.0, memory=(0, 2, 2, 1))
+
+
+def loads(down: list[float], up: list[float], flops: list[float]) -> Loads:
+    return Loads(np.array(down), np.array(up), np.array(flops), np.zeros(len(down)))
+
+
+def test_loads_of_a_cut_add_up_to_the_rectangle() -> None:
+    tiler = Tiler(Fleet((device(1), device(2), device(3))), DType.BF16)
+    asked = tiler.loads(tiler.cut(Rectangle(FORM, (60, 40))), FORM)
+    assert asked.up_bytes.sum() == 60 * 40
+    assert asked.flops.sum() == 4 * 60 * 40
+
+
+def test_equal_rectangles_are_cut_once() -> None:
+    tiler = Tiler(Fleet((device(1), device(2))), DType.BF16)
+    assert tiler.cut(Rectangle(FORM, (60, 40))) is tiler.cut(Rectangle(FORM, (60, 40)))
+
+
+def test_the_busiest_of_link_and_processor_ends_it() -> None:
+    tiler = Tiler(Fleet((device(1), device(2, latency_s=3.0))), DType.BF16)
+    # 100 bytes/s down, 50 up, 1,000 flop/s: 2 s down, 4 s up, 1 s of arithmetic.
+    assert tiler.seconds(loads([200, 0], [200, 0], [1000, 0])) == 4
+    assert tiler.seconds(loads([200, 200], [0, 0], [0, 0])) == 5
+
+
+def test_a_site_and_the_server_carry_the_bytes_of_all_their_devices() -> None:
+    line = Site(site_id=1, downlink_bytes_per_s=20, uplink_bytes_per_s=10)
+    behind = tuple(device(i, site_id=1) for i in (1, 2))
+    tiler = Tiler(Fleet(behind, (line,)), DType.BF16)
+    assert tiler.seconds(loads([100, 100], [0, 0], [0, 0])) == 10
+    assert tiler.seconds(loads([0, 0], [60, 60], [0, 0])) == 12
+    busy = Tiler(Fleet((device(1), device(2)), (), Server(nic_bytes_per_s=8)), DType.BF16)
+    assert busy.seconds(loads([100, 100], [0, 0], [0, 0])) == 25
+
+
+def test_nothing_to_do_takes_no_time() -> None:
+    tiler = Tiler(Fleet((device(1, latency_s=3.0),)), DType.BF16)
+    assert tiler.seconds(Loads.none(1)) == 0
+
+
+def test_tiles_that_stay_are_in_memory_together() -> None:
+    # All of it needs 2 * 20 + 2 * 20 + 400 = 480 bytes, so a device that lends 200 does several
+    # tiles: one by one they fit, all at once they do not.
+    tiler = Tiler(Fleet((device(1, memory_bytes=200),)), DType.BF16)
+    tiling = tiler.cut(Rectangle(FORM, (20, 20)))
+    assert tiler.loads(tiling, FORM).memory_bytes[0] <= 200
+    with pytest.raises(PlanError, match="more than they lend"):
+        tiler.loads(tiling, FORM, is_held=True)
