@@ -9,7 +9,7 @@ along another form's axes, `mixed` takes for each product whichever is done firs
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cleave.core.planning.cost import CostForm, Terms
 from cleave.core.step.batch import Batch
@@ -38,11 +38,13 @@ class Pass:
         form: What a tile costs.
         rectangle: What is cut; its own form may cover more passes than this one.
         is_held: Whether all that a device's tiles read stays with it.
+        resident_bytes: Bytes per column of a tile that were sent before the first step.
     """
 
     form: CostForm
     rectangle: Rectangle
     is_held: bool = False
+    resident_bytes: float = 0.0
 
     @classmethod
     def alone(cls, rectangle: Rectangle) -> Pass:
@@ -176,12 +178,16 @@ class _Ways:
         forward = forward_held(form, scale)
         backward = replace(backward_on_tiles(form, trains=False), memory=forward.memory)
         rectangle = Rectangle(_together(forward, backward), (m, linear.n))
-        once = self.with_recomputation(_on_same_tiles(forward, backward, rectangle))
+        first, second = _on_same_tiles(forward, backward, rectangle)
+        column = float(linear.k * itemsize)
+        once = self.with_recomputation(
+            [tuple(replace(each, resident_bytes=column) for each in first), second]
+        )
         twice = [
-            (Pass(held, Rectangle(held, sides), is_held=True),)
-            for held, sides in (
-                (forward_held(form, 2 * scale), (m, linear.n)),
-                (forward_held(other, 2 * scale), (m, linear.k)),
+            (Pass(held, Rectangle(held, (m, n)), is_held=True, resident_bytes=column),)
+            for held, n, column in (
+                (forward_held(form, 2 * scale), linear.n, float(linear.k * itemsize)),
+                (forward_held(other, 2 * scale), linear.k, float(linear.n * itemsize)),
             )
         ]
         return [
@@ -217,6 +223,16 @@ class _Ways:
         return min(rectangles, key=self._sample.seconds)
 
 
+@dataclass(slots=True)
+class _Run:
+    """One operation run in one way, once."""
+
+    loads: Loads
+    parts: list[Part] = field(default_factory=list)
+    resident_bytes: float = 0.0
+    left_out: dict[int, str] = field(default_factory=dict)
+
+
 class BlockPlanner:
     """Plans the three families of one model, batch and fleet.
 
@@ -245,12 +261,14 @@ class BlockPlanner:
         """
         loads = Loads.none(len(self._tiler.fleet.devices))
         done: list[Part] = []
+        resident_bytes = 0.0
         left_out: dict[int, str] = {}
         for operation in self._operations:
-            parts, asked, idle = self._first_that_fits(operation, family)
-            done += parts
-            loads = loads.plus(asked, operation.times)
-            left_out.update(idle)
+            run = self._first_that_fits(operation, family)
+            done += run.parts
+            loads = loads.plus(run.loads, operation.times)
+            resident_bytes += operation.times * run.resident_bytes
+            left_out.update(run.left_out)
         unused = {
             device.device_id
             for device, is_used in zip(self._tiler.fleet.devices, loads.is_used, strict=True)
@@ -264,6 +282,7 @@ class BlockPlanner:
             host_s=0.0,
             parts=tuple(done),
             loads=loads,
+            resident_bytes=resident_bytes,
             left_out=tuple((who, why) for who, why in left_out.items() if who in unused),
         )
 
@@ -279,10 +298,8 @@ class BlockPlanner:
             for each in stage
         )
 
-    def _first_that_fits(
-        self, operation: Operation, family: str
-    ) -> tuple[list[Part], Loads, dict[int, str]]:
-        """Parts, loads and idle devices of the quickest way for which there is room."""
+    def _first_that_fits(self, operation: Operation, family: str) -> _Run:
+        """The quickest way for which there is room."""
         errors: list[str] = []
         for way in self._ways(operation, family):
             try:
@@ -291,10 +308,8 @@ class BlockPlanner:
                 errors.append(str(error))
         raise PlanError(f"{operation.name}: " + "; ".join(dict.fromkeys(errors)))
 
-    def _run(self, operation: Operation, way: Way) -> tuple[list[Part], Loads, dict[int, str]]:
-        loads = Loads.none(len(self._tiler.fleet.devices))
-        parts: list[Part] = []
-        left_out: dict[int, str] = {}
+    def _run(self, operation: Operation, way: Way) -> _Run:
+        run = _Run(Loads.none(len(self._tiler.fleet.devices)))
         for i, stage in enumerate(way.stages):
             is_last = i == len(way.stages) - 1
             together = Loads.none(len(self._tiler.fleet.devices))
@@ -303,12 +318,13 @@ class BlockPlanner:
                 tiling = self._tiler.cut(each.rectangle)
                 asked = self._tiler.loads(tiling, each.form, is_held=each.is_held)
                 together = together.plus(asked)
-                left_out.update(tiling.left_out)
+                run.left_out.update(tiling.left_out)
+                run.resident_bytes += each.resident_bytes * float(tiling.cols.sum())
                 # Where stages share a tiling its bound is that of them all: it counts once.
                 if each.form == each.rectangle.form or is_last:
                     bound_s = max(bound_s, tiling.bound_s)
-            loads = loads.plus(together)
-            parts.append(
+            run.loads = run.loads.plus(together)
+            run.parts.append(
                 Part(
                     name=f"{operation.name} {'backward' if is_last else 'forward'}",
                     times=operation.times,
@@ -319,7 +335,7 @@ class BlockPlanner:
                     sides=stage[0].rectangle.sides,
                 )
             )
-        return parts, loads, left_out
+        return run
 
 
 def _how(way: Way, stage: tuple[Pass, ...]) -> str:
