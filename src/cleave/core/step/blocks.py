@@ -125,7 +125,10 @@ class _Ways:
         self, stages: Sequence[tuple[Pass, ...]]
     ) -> tuple[tuple[Pass, ...], ...]:
         """The stages with the forward pass a second time, if it is done again."""
-        return (stages[0], *stages) if self._recomputes else tuple(stages)
+        if not self._recomputes:
+            return tuple(stages)
+        again = tuple(replace(each, resident_bytes=0.0) for each in stages[0])
+        return (stages[0], again, *stages[1:])
 
     def of_linear(self, linear: Linear) -> tuple[Way, ...]:
         """All ways to run a linear layer's passes."""

@@ -86,8 +86,18 @@ class Sample:
         while high_s > low_s * (1 + _PRECISION):
             middle_s = (low_s + high_s) / 2
             low_s, high_s = (low_s, middle_s) if done(middle_s) else (middle_s, high_s)
-        down = least_cost(form.down, areas(high_s), n_rows, n_cols).sum() * self.weight
-        up = least_cost(form.up, areas(high_s), n_rows, n_cols).sum() * self.weight
-        egress_s = down / self._server.egress_bytes_per_s
-        ingress_s = up / self._server.ingress_bytes_per_s
-        return float(max(high_s, egress_s, ingress_s))
+        return max(high_s, self._server_s(rectangle, areas(high_s)))
+
+    def _server_s(self, rectangle: Rectangle, areas: Floats) -> float:
+        """How long the server takes to send and receive the bytes of tiles of these areas."""
+        form, (n_rows, n_cols) = rectangle.form, rectangle.sides
+        _, r1, r2, _ = form.memory
+        memory = self.arrays.memory_bytes  # a tile is no higher or wider than it has room for
+        highest = np.minimum(n_rows, memory / r1) if r1 else n_rows
+        widest = np.minimum(n_cols, memory / r2) if r2 else n_cols
+        down, up = (
+            self.weight * float(least_cost(terms, areas, highest, widest).sum())
+            for terms in (form.down, form.up)
+        )
+        server = self._server
+        return max(down / server.egress_bytes_per_s, up / server.ingress_bytes_per_s)
