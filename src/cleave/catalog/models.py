@@ -1,0 +1,70 @@
+"""Shapes of published models, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from cleave.catalog.tables import Row, find, rows
+from cleave.core.step.model import ModelShape
+from cleave.errors import ConfigError
+
+_CAUSAL_BY_KIND = {"decoder": True, "encoder": False, "vision-encoder": False}
+_NARROW_EMBEDDING = "opt-350m"  # its embedding has 512 features, its layers 1,024
+
+
+def names() -> tuple[str, ...]:
+    """Models that have a shape."""
+    return tuple(_shapes())
+
+
+def model_shape(name: str) -> ModelShape:
+    """The shape of a published model.
+
+    Args:
+        name: As in the table: ``"llama-2-7b"``, in whatever case.
+
+    Raises:
+        ConfigError: If it is not in the table, or is no stack of equal layers.
+    """
+    row = _rows()[find("model", name, _rows())]
+    if row["name"] not in _shapes():
+        raise ConfigError(f"{row['name']} cannot be planned: {_misfit(row)}")
+    return _shapes()[row["name"]]
+
+
+@cache
+def _rows() -> Mapping[str, Row]:
+    return {row["name"]: row for row in rows("models")}
+
+
+@cache
+def _shapes() -> Mapping[str, ModelShape]:
+    return {name: _shape(row) for name, row in _rows().items() if not _misfit(row)}
+
+
+def _misfit(row: Row) -> str:
+    if row["kind"] not in _CAUSAL_BY_KIND:
+        return f"it is an {row['kind']} model, and a shape is one stack of equal layers"
+    if row["name"] == _NARROW_EMBEDDING:
+        return "its embedding is narrower than its layers; opt-125m and opt-1.3b are its neighbours"
+    return ""
+
+
+def _shape(row: Row) -> ModelShape:
+    return ModelShape(
+        name=row["name"],
+        n_layers=int(row["layers"]),
+        hidden=int(row["hidden"]),
+        ffn_hidden=int(row["ffn_hidden"]),
+        n_heads=int(row["heads"]),
+        n_kv_heads=int(row["kv_heads"]),
+        head_dim=int(row["head_dim"]),
+        vocab=int(row["vocab"]),
+        is_gated=row["gated_mlp"] == "1",
+        is_tied=row["tied_embeddings"] == "1",
+        is_causal=_CAUSAL_BY_KIND[row["kind"]],
+        default_length=int(row["seq_len_default"]),
+        n_experts=int(row["experts"]),
+        experts_per_token=int(row["experts_per_token"]),
+    )
