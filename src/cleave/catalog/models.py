@@ -1,10 +1,14 @@
-"""Shapes of published models, by name."""
+"""Shapes of models: published ones by name, others from their ``config.json``."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
+from cleave.catalog.hf_config import shape_of_config
 from cleave.catalog.tables import Row, find, rows
 from cleave.core.step.model import ModelShape
 from cleave.errors import ConfigError
@@ -31,6 +35,31 @@ def model_shape(name: str) -> ModelShape:
     if row["name"] not in _shapes():
         raise ConfigError(f"{row['name']} cannot be planned: {_misfit(row)}")
     return _shapes()[row["name"]]
+
+
+def from_config_json(path: str | Path) -> ModelShape:
+    """The shape of a local model.
+
+    Args:
+        path: Of a Hugging Face ``config.json``, or of the folder that has one.
+
+    Raises:
+        ConfigError: If the file cannot be read, is no configuration, or lacks what
+            `cleave.catalog.hf_config.shape_of_config` needs; it names the file and the key.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file /= "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{file}: is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{file}: is {type(config).__name__}, expected a JSON object")
+    name = file.resolve().parent.name if file.stem == "config" else file.stem
+    return replace(shape_of_config(config, str(file)), name=name)
 
 
 @cache
