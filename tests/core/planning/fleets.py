@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
 from cleave.core.device import DeviceProfile
+from cleave.core.fleet import Fleet, Server, Site
 from cleave.core.matrix import DType, Matrix
 from cleave.core.operations import AttentionShape, AttentionTensors, Gemm, attention_forward
+from cleave.core.planning.cost import FleetArrays
 from cleave.core.work import Work
 
 ROOMY_BYTES = 1 << 50
+NO_LIMIT = Server()
 
 
 def device(
@@ -23,6 +27,7 @@ def device(
     up: float = 1e6,
     latency_s: float = 0.0,
     memory_bytes: int = ROOMY_BYTES,
+    site_id: int = 0,
 ) -> DeviceProfile:
     """A device that computes in fp32 alone."""
     return DeviceProfile(
@@ -32,7 +37,15 @@ def device(
         uplink_bytes_per_s=up,
         latency_s=latency_s,
         memory_bytes=memory_bytes,
+        site_id=site_id,
     )
+
+
+def arrays(
+    devices: Sequence[DeviceProfile], sites: Sequence[Site] = (), server: Server = NO_LIMIT
+) -> FleetArrays:
+    """The fleet for fp32."""
+    return FleetArrays.of(Fleet(tuple(devices), tuple(sites), server), DType.F32)
 
 
 def homes(n_devices: int, seed: int = 0, memory_bytes: int = ROOMY_BYTES) -> list[DeviceProfile]:

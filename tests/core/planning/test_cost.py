@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.planning.fleets import device, gemm, works
+from tests.core.planning.fleets import arrays, device, gemm, works
 
 from cleave.core.matrix import DType, Region
-from cleave.core.planning.cost import CostForm, FleetArrays, Phases, phases, tile_cost, tile_time_s
+from cleave.core.planning.cost import CostForm, Phases, phases, tile_cost, tile_time_s
 from cleave.core.work import Along, Fate, Operand, Work
 from cleave.errors import PlanError
 
@@ -77,6 +77,6 @@ def test_a_single_product_takes_up_to_a_quarter_longer() -> None:
 
 
 def test_devices_without_the_type_are_not_in_the_arrays() -> None:
-    able = FleetArrays.of([device(3), replace(device(4), flops_per_s={DType.BF16: 1e9})], DType.F32)
+    able = arrays([device(3), replace(device(4), flops_per_s={DType.BF16: 1e9})])
     assert able.device_id.tolist() == [3]
     assert able.rates() == [(1e6, 1e6, 1e9, 0.0, float(1 << 50))]

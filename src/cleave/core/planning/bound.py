@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Terms
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, Terms
 
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by
 _ROUNDING = 1 + 1e-12  # what lies on the very edge is allowed
@@ -62,79 +62,223 @@ def _area_within(
     # Cost is concave in area, so tiles as large as memory allows are the cheapest per cell.
     n_tiles = np.full(at_once.shape, np.inf)
     for capacity, terms in limits:
-        cost = _least_cost(terms, tile, n_rows, n_cols)
+        cost = least_cost(terms, tile, n_rows, n_cols)
         n_tiles = np.minimum(n_tiles, capacity / np.maximum(cost, _SMALLEST))
     in_tiles = np.where(tile > 0, np.minimum(n_tiles, n_rows * n_cols) * tile, 0.0)
     return np.where(at_once > tile, np.minimum(at_once, np.maximum(tile, in_tiles)), at_once)
 
 
-def lower_bound_s(
-    form: CostForm,
-    fleet: FleetArrays,
-    n_rows: int,
-    n_cols: int,
-    *,
-    egress_bytes_per_s: float = math.inf,
-    ingress_bytes_per_s: float = math.inf,
-) -> float:
-    """The time in which no plan can finish the rectangle, whatever its tiles; 0 for no cells.
+def behind_lines(
+    form: CostForm, fleet: FleetArrays, sides: tuple[int, int], areas: Floats, time_s: float
+) -> Floats:
+    """What is left of areas where the devices of a site share its line; no plan does more there.
+
+    The devices of a site are filled in order of the tiles that they can do, largest first, until
+    the bytes of the cheapest shapes fill the line in either direction. No other choice does more.
+    Write c(a) for the cost of a tile of a cells in its cheapest shape: c(0) = 0, and c is concave.
+    Let the tiles of any plan at the site be sorted by size. Of its k largest, those on a device i
+    do at most the sum of the k_i largest into which ``areas`` cuts that device, so all k together
+    at most the sum of the k largest of the site: the order above majorises every other with the
+    same total, and a sum of a concave function is least for the one that majorises (Karamata).
+    Hence a total that costs more than the line carries in this order does so in any, and both the
+    total and the order stay the greedy ones: what follows may rely on that again.
 
     Args:
         form: What a tile costs.
-        fleet: The devices; at least one.
+        fleet: ``(devices,)``.
+        sides: Rows and columns of the rectangle.
+        areas: As of `area_within`, ``(devices,)``.
+        time_s: In which the line carries them.
+
+    Returns:
+        Cells, ``(devices,)``.
+    """
+    if not len(fleet.site_downlink_bytes_per_s):
+        return areas
+    pieces = _Pieces.of(
+        areas, tile_area_limit(form, fleet, *sides), np.flatnonzero(fleet.site >= 0)
+    )
+    pieces = pieces.take(np.lexsort((-pieces.size, fleet.site[pieces.owner])))
+    site = fleet.site[pieces.owner]
+    free_s = max(time_s - float(fleet.latency_s.min()), 0.0)
+    done = pieces.area
+    for terms, rates in (
+        (form.down, fleet.site_downlink_bytes_per_s),
+        (form.up, fleet.site_uplink_bytes_per_s),
+    ):
+        cost = pieces.cost(terms, sides)
+        before = np.cumsum(cost) - cost
+        starts = np.searchsorted(site, site)  # the first piece of each one's site
+        budget = rates[site] * free_s - (before - before[starts])
+        done = np.minimum(done, pieces.within(terms, sides, budget))
+    return np.where(fleet.site >= 0, _summed(pieces.owner, done, len(fleet)), areas)
+
+
+def covering(
+    form: CostForm, fleet: FleetArrays, sides: tuple[int, int], areas: Floats
+) -> tuple[Floats, float, float]:
+    """The cells of each device where fewest bytes pass the server, and the bytes down and up.
+
+    The fullest tiles do all: as in `behind_lines`, of whose order this is the same over the whole
+    fleet, every other choice of tiles within ``areas`` that covers the rectangle costs more.
+
+    Args:
+        form: What a tile costs.
+        fleet: ``(devices,)``.
+        sides: Rows and columns of the rectangle.
+        areas: What each device can do at most, ``(devices,)``.
+    """
+    pieces = _Pieces.of(areas, tile_area_limit(form, fleet, *sides), np.arange(len(fleet)))
+    pieces = pieces.take(np.argsort(-pieces.size, kind="stable"))
+    before = np.cumsum(pieces.area) - pieces.area
+    taken = replace(pieces, area=np.clip(sides[0] * sides[1] - before, 0.0, pieces.area))
+    return (
+        _summed(taken.owner, taken.area, len(fleet)),
+        float(taken.cost(form.down, sides).sum()),
+        float(taken.cost(form.up, sides).sum()),
+    )
+
+
+def _summed(owner: Ints, values: Floats, n_devices: int) -> Floats:
+    return np.bincount(owner, values, minlength=n_devices).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pieces:
+    """Areas cut into tiles that their owners can hold: of ``size`` cells, and what is left over."""
+
+    owner: Ints
+    size: Floats
+    area: Floats
+
+    @classmethod
+    def of(cls, areas: Floats, tile: Floats, devices: Ints) -> _Pieces:
+        """The largest tiles into which the areas of ``devices`` can be cut."""
+        devices = devices[areas[devices] > 0]
+        area = areas[devices]
+        size = np.minimum(area, tile[devices])
+        whole = np.floor(area / size * _ROUNDING) * size
+        rest = np.maximum(area - whole, 0.0)
+        more = np.flatnonzero(rest)
+        return cls(
+            np.concatenate([devices, devices[more]]),
+            np.concatenate([size, rest[more]]),
+            np.concatenate([whole, rest[more]]),
+        )
+
+    def take(self, indices: Ints) -> _Pieces:
+        """Those at ``indices``."""
+        return _Pieces(self.owner[indices], self.size[indices], self.area[indices])
+
+    def cost(self, terms: Terms, sides: tuple[int, int]) -> Floats:
+        """What the cheapest shapes cost."""
+        n_whole = np.floor(self.area / self.size * _ROUNDING)
+        rest = np.maximum(self.area - n_whole * self.size, 0.0)
+        return n_whole * least_cost(terms, self.size, *sides) + least_cost(terms, rest, *sides)
+
+    def within(self, terms: Terms, sides: tuple[int, int], budget: Floats) -> Floats:
+        """How much of each area costs at most its budget."""
+        each = np.maximum(least_cost(terms, self.size, *sides), _SMALLEST)
+        budget = np.maximum(budget, 0.0)
+        n_whole = np.minimum(np.floor(budget / each * _ROUNDING), self.area / self.size)
+        rest = _largest_area([(budget - n_whole * each, terms)], *sides)
+        return np.minimum(n_whole * self.size + rest, self.area)
+
+
+def lower_bound_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: int) -> float:
+    """The time in which no plan can finish the rectangle, whatever its tiles; 0 for no cells.
+
+    In less time the devices, each with its own link, arithmetic and memory, and those of a site
+    with their line, cannot do all cells; or the server cannot pass the bytes of the plan that needs
+    fewest.
+
+    Args:
+        form: What a tile costs.
+        fleet: The devices, at least one; the lines of sites and of the server.
         n_rows: Rows of the rectangle.
         n_cols: Columns of the rectangle.
-        egress_bytes_per_s: What the server can send to all devices together.
-        ingress_bytes_per_s: What the server can receive from all together.
     """
-    area = n_rows * n_cols
+    area = float(n_rows * n_cols)
     if area == 0:
         return 0.0
 
+    sides = n_rows, n_cols
     tile = tile_area_limit(form, fleet, n_rows, n_cols)
+    first_s = float(fleet.latency_s.min())
 
-    def enough(times_s: Floats) -> npt.NDArray[np.bool_]:
-        areas = _area_within(form, fleet, (n_rows, n_cols), times_s[:, None], tile)
-        done = areas.sum(axis=1) >= area / _ROUNDING
-        for terms, rate in ((form.down, egress_bytes_per_s), (form.up, ingress_bytes_per_s)):
-            if math.isfinite(rate):
-                done &= _least_traffic(terms, areas, n_rows, n_cols) <= rate * times_s
-        return np.asarray(done)
+    def done(times_s: Floats) -> Floats:
+        areas = _area_within(form, fleet, sides, times_s[:, None], tile)
+        if not fleet.shares_lines:
+            return np.asarray(areas.sum(axis=1) / area)
+        return np.array(
+            [
+                _done_through_lines(form, fleet, sides, each, float(time_s) - first_s)
+                for each, time_s in zip(areas, times_s, strict=True)
+            ]
+        )
 
-    whole = np.full(1, float(area))
+    whole = np.full(1, area)
     start_s = max(
-        _least_cost(form.down, whole, n_rows, n_cols)[0] / fleet.downlink_bytes_per_s.sum(),
-        _least_cost(form.up, whole, n_rows, n_cols)[0] / fleet.uplink_bytes_per_s.sum(),
+        least_cost(form.down, whole, n_rows, n_cols)[0] / fleet.downlink_bytes_per_s.sum(),
+        least_cost(form.up, whole, n_rows, n_cols)[0] / fleet.uplink_bytes_per_s.sum(),
         form.flops * area / fleet.flops_per_s.sum(),
     )
-    return first_time_s(enough, fleet, float(start_s))
+    return first_time_s(done, fleet, float(start_s))
 
 
-def first_time_s(
-    enough: Callable[[Floats], npt.NDArray[np.bool_]], fleet: FleetArrays, start_s: float
+def _done_through_lines(
+    form: CostForm, fleet: FleetArrays, sides: tuple[int, int], areas: Floats, free_s: float
 ) -> float:
-    """The time before which ``enough`` does not hold, rounded down by at most 0.02 %.
+    """The share of the work, or of the server's bytes if that is less, done in this time."""
+    areas = behind_lines(form, fleet, sides, areas, free_s + float(fleet.latency_s.min()))
+    share = float(areas.sum()) / (sides[0] * sides[1])
+    _, down, up = covering(form, fleet, sides, areas)
+    egress = fleet.egress_bytes_per_s * free_s / max(down, _SMALLEST)
+    ingress = fleet.ingress_bytes_per_s * free_s / max(up, _SMALLEST)
+    return min(share, min(share, 1.0) * min(egress, ingress))
+
+
+def first_time_s(done: Callable[[Floats], Floats], fleet: FleetArrays, start_s: float) -> float:
+    """The time before which not all is done, rounded down by at most 0.02 %.
 
     Args:
-        enough: Of times ``(n,)``; once true it stays true for later times.
+        done: The share of all that is done in times ``(n,)``; 1 or more once it is all.
         fleet: The devices; several times are tried at once if they are few.
         start_s: A time known to be too short, counted from the shortest round trip of the fleet.
     """
-    width = max(1, _SEARCH_WIDTH // len(fleet))
     first_s = float(fleet.latency_s.min())
-    low_s = max(start_s, _SMALLEST)
-    steps: Floats = np.exp2(np.arange(1, width + 1) * min(1.0, 4 / width))
-    while not (hits := enough(first_s + low_s * steps)).any():
-        low_s *= float(steps[-1])
-    tried = low_s * np.concatenate(([1.0], steps))
-    index = int(np.argmax(hits))
-    low_s, high_s = float(tried[index]), float(tried[index + 1])
+    width = _SEARCH_WIDTH // len(fleet)
+    low_s, low = max(start_s, _SMALLEST), 0.0
+    high_s, high = np.inf, np.inf
+    turn = 0
     while high_s - low_s > _PRECISION * (first_s + low_s):
-        tried = low_s + (high_s - low_s) * np.arange(width + 2) / (width + 1)
-        hits = np.append(enough(first_s + tried[1:-1]), True)
-        index = int(np.argmax(hits))
-        low_s, high_s = float(tried[index]), float(tried[index + 1])
+        if high_s == np.inf:
+            tried = low_s * np.exp2(np.arange(1, width + 2) * min(2.0, 4 / (width + 1)))
+        elif width > 1:
+            tried = low_s + (high_s - low_s) * np.arange(1, width + 1) / (width + 1)
+        else:
+            tried = np.full(1, _guess(low_s, low, high_s, high, turn))
+            turn += 1
+        shares = done(first_s + tried) * _ROUNDING
+        hit = int(np.argmax(shares >= 1)) if shares[-1] >= 1 else len(tried)
+        if hit < len(tried):
+            high_s, high = float(tried[hit]), float(shares[hit])
+        if hit > 0:
+            low_s, low = float(tried[hit - 1]), float(shares[hit - 1])
     return first_s + low_s
+
+
+def _guess(low_s: float, low: float, high_s: float, high: float, turn: int) -> float:
+    """A time between two, about where all is done, if what is done grows as a power of the time.
+
+    By turns it lies just above that, so that it becomes the new end, just below, and in the middle.
+    """
+    if low <= 0 or turn % 3 == 2:
+        return math.sqrt(low_s * high_s)
+    power = math.log(high / low) / math.log(high_s / low_s)
+    nudge = 0.4 * _PRECISION * (1 if turn % 3 == 0 else -1)
+    guess = low_s * math.exp(-math.log(low) / power) * (1 + nudge)
+    return min(max(guess, low_s * (1 + 0.1 * _PRECISION)), high_s * (1 - 0.1 * _PRECISION))
 
 
 def _largest_area(limits: Sequence[tuple[Floats, Terms]], n_rows: int, n_cols: int) -> Floats:
@@ -186,28 +330,10 @@ def _crossings(limit: tuple[Floats, Terms], other: tuple[Floats, Terms]) -> list
     return [p0 / divisor, half / p2] if p2 else [p0 / divisor]
 
 
-def _least_cost(terms: Terms, area: Floats, n_rows: int, n_cols: int) -> Floats:
+def least_cost(terms: Terms, area: Floats, n_rows: int, n_cols: int) -> Floats:
     """The cost of one tile of ``area`` cells in the shape for which it is least."""
     c0, c1, c2, c3 = terms
     narrowest = np.maximum(area / n_cols, _SMALLEST)
     cheapest = np.sqrt(area * (c2 / c1)) if c1 else np.full_like(area, n_rows)
     m = np.clip(cheapest, narrowest, n_rows)
     return np.where(area > 0, c0 + c1 * m + c2 * (area / m) + c3 * area, 0.0)
-
-
-def _least_traffic(terms: Terms, areas: Floats, n_rows: int, n_cols: int) -> Floats:
-    """The least bytes of any plan: as cost is concave in area, the fullest devices do all.
-
-    Args:
-        terms: Cost of a tile.
-        areas: What each device can do at most, ``(times, devices)``.
-        n_rows: Rows of the rectangle.
-        n_cols: Columns of the rectangle.
-
-    Returns:
-        ``(times,)``.
-    """
-    ordered = -np.sort(-areas, axis=1)
-    before = np.cumsum(ordered, axis=1) - ordered
-    taken = np.clip(n_rows * n_cols - before, 0.0, ordered)
-    return np.asarray(_least_cost(terms, taken, n_rows, n_cols).sum(axis=1))

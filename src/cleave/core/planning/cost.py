@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from cleave.core.device import DeviceProfile
+from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType, Region
 from cleave.core.work import Along, Fate, Operand, Work
 from cleave.errors import PlanError
@@ -136,9 +137,23 @@ def tile_time_s(form: CostForm, tile: Region, device: DeviceProfile, dtype: DTyp
     return device.latency_s + phases(form, tile, device, dtype).overlapped_s
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FleetArrays:
-    """The rates of devices as arrays of shape ``(devices,)``, for one element type."""
+    """A fleet as arrays, for one element type: its devices that may be given it, in their order.
+
+    Attributes:
+        device_id: ``(devices,)``, as all of these up to ``site``.
+        downlink_bytes_per_s: Of the device's own link.
+        uplink_bytes_per_s: Likewise.
+        flops_per_s: For the element type.
+        latency_s: Round trip.
+        memory_bytes: What it lends.
+        site: Index of the line that it shares with others, -1 for none.
+        site_downlink_bytes_per_s: ``(sites,)``.
+        site_uplink_bytes_per_s: ``(sites,)``.
+        egress_bytes_per_s: What the server can send to all of them together.
+        ingress_bytes_per_s: What the server can receive from all of them together.
+    """
 
     device_id: Ints
     downlink_bytes_per_s: Floats
@@ -146,30 +161,62 @@ class FleetArrays:
     flops_per_s: Floats
     latency_s: Floats
     memory_bytes: Floats
+    site: Ints
+    site_downlink_bytes_per_s: Floats
+    site_uplink_bytes_per_s: Floats
+    egress_bytes_per_s: float = math.inf
+    ingress_bytes_per_s: float = math.inf
 
     @classmethod
-    def of(cls, devices: Sequence[DeviceProfile], dtype: DType) -> FleetArrays:
-        """The devices that may be given ``dtype``, in their order."""
-        able = [device for device in devices if dtype in device.flops_per_s]
-        rates = [
+    def of(cls, fleet: Fleet, dtype: DType) -> FleetArrays:
+        """The devices of ``fleet`` that may be given ``dtype``."""
+        place = {site.site_id: index for index, site in enumerate(fleet.sites)}
+        rows = [
             (
+                device.device_id,
                 device.downlink_bytes_per_s,
                 device.uplink_bytes_per_s,
                 device.flops_per_s[dtype],
                 device.latency_s,
                 device.memory_bytes,
+                place.get(device.site_id, -1),
             )
-            for device in able
+            for device in fleet.devices
+            if dtype in device.flops_per_s
         ]
-        columns = np.array(rates, dtype=np.float64).reshape(len(able), 5).T
-        ids = np.array([device.device_id for device in able], dtype=np.int64)
-        return cls(ids, *np.ascontiguousarray(columns))
+        ids, down, up, flops, latency, memory, site = zip(*rows, strict=True) if rows else [()] * 7
+        return cls(
+            device_id=np.array(ids, dtype=np.int64),
+            downlink_bytes_per_s=np.array(down, dtype=np.float64),
+            uplink_bytes_per_s=np.array(up, dtype=np.float64),
+            flops_per_s=np.array(flops, dtype=np.float64),
+            latency_s=np.array(latency, dtype=np.float64),
+            memory_bytes=np.array(memory, dtype=np.float64),
+            site=np.array(site, dtype=np.int64),
+            site_downlink_bytes_per_s=np.array(
+                [each.downlink_bytes_per_s for each in fleet.sites], dtype=np.float64
+            ),
+            site_uplink_bytes_per_s=np.array(
+                [each.uplink_bytes_per_s for each in fleet.sites], dtype=np.float64
+            ),
+            egress_bytes_per_s=fleet.server.egress_bytes_per_s,
+            ingress_bytes_per_s=fleet.server.ingress_bytes_per_s,
+        )
 
     def __len__(self) -> int:
         return len(self.device_id)
 
+    @property
+    def shares_lines(self) -> bool:
+        """Whether more than the devices' own links limits it: a site or the server."""
+        return (
+            len(self.site_downlink_bytes_per_s) > 0
+            or self.egress_bytes_per_s < math.inf
+            or self.ingress_bytes_per_s < math.inf
+        )
+
     def rates(self) -> list[Rates]:
-        """The same as plain numbers, for loops over few devices."""
+        """What each device has to itself as plain numbers, for loops over few devices."""
         columns = (
             self.downlink_bytes_per_s,
             self.uplink_bytes_per_s,
@@ -180,19 +227,40 @@ class FleetArrays:
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
     def take(self, indices: Ints, *, shares: Floats | float = 1.0) -> FleetArrays:
-        """The devices at ``indices``, each with the given share of its rates."""
-        return FleetArrays(
-            self.device_id[indices],
-            self.downlink_bytes_per_s[indices] * shares,
-            self.uplink_bytes_per_s[indices] * shares,
-            self.flops_per_s[indices] * shares,
-            self.latency_s[indices],
-            self.memory_bytes[indices],
+        """The devices at ``indices``, each with the given share of its own rates."""
+        return replace(
+            self,
+            device_id=self.device_id[indices],
+            downlink_bytes_per_s=self.downlink_bytes_per_s[indices] * shares,
+            uplink_bytes_per_s=self.uplink_bytes_per_s[indices] * shares,
+            flops_per_s=self.flops_per_s[indices] * shares,
+            latency_s=self.latency_s[indices],
+            memory_bytes=self.memory_bytes[indices],
+            site=self.site[indices],
+        )
+
+    def with_own_lines(
+        self, downlink_bytes_per_s: Floats, uplink_bytes_per_s: Floats
+    ) -> FleetArrays:
+        """The same devices with these rates, each to itself: no site, no limit of the server."""
+        return replace(
+            self,
+            downlink_bytes_per_s=downlink_bytes_per_s,
+            uplink_bytes_per_s=uplink_bytes_per_s,
+            site=np.full(len(self), -1),
+            site_downlink_bytes_per_s=np.zeros(0),
+            site_uplink_bytes_per_s=np.zeros(0),
+            egress_bytes_per_s=math.inf,
+            ingress_bytes_per_s=math.inf,
         )
 
 
 def makespan_s(form: CostForm, fleet: FleetArrays, cells: Ints) -> float:
-    """When the last device is done, if each does its tiles one after the other.
+    """When all is back, if each device does its tiles one after the other.
+
+    A device needs its round trip and the longest of sending, computing and returning; a line that
+    several share, and the server, need the time for all bytes that pass through them, after the
+    shortest round trip.
 
     Args:
         form: What a tile costs by its sides.
@@ -206,13 +274,29 @@ def makespan_s(form: CostForm, fleet: FleetArrays, cells: Ints) -> float:
         cost = terms[0] + terms[1] * m + terms[2] * n + terms[3] * m * n
         return np.bincount(index, weights=cost, minlength=len(fleet)).astype(np.float64)
 
+    down, up = total(form.down), total(form.up)
     busy_s = np.maximum(
-        np.maximum(
-            total(form.down) / fleet.downlink_bytes_per_s, total(form.up) / fleet.uplink_bytes_per_s
-        ),
+        np.maximum(down / fleet.downlink_bytes_per_s, up / fleet.uplink_bytes_per_s),
         total((0.0, 0.0, 0.0, form.flops)) / fleet.flops_per_s,
     )
-    return float((fleet.latency_s + busy_s)[index].max())
+    last_s = float((fleet.latency_s + busy_s)[index].max())
+    if not fleet.shares_lines:
+        return last_s
+    first_s = float(fleet.latency_s[index].min())
+    return max(last_s, first_s + _shared_s(fleet, down, up))
+
+
+def _shared_s(fleet: FleetArrays, down: Floats, up: Floats) -> float:
+    """How long the bytes of all devices keep the busiest site, or the server, busy."""
+    behind = fleet.site >= 0
+    busy_s = [down.sum() / fleet.egress_bytes_per_s, up.sum() / fleet.ingress_bytes_per_s]
+    for n_bytes, rates in (
+        (down, fleet.site_downlink_bytes_per_s),
+        (up, fleet.site_uplink_bytes_per_s),
+    ):
+        at_site = np.bincount(fleet.site[behind], n_bytes[behind], minlength=len(rates))
+        busy_s.append((at_site / rates).max(initial=0.0))
+    return float(max(busy_s))
 
 
 def _terms(operand: Operand) -> Terms:

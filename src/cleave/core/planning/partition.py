@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from cleave.core.device import DeviceProfile
 from cleave.core.fleet import Fleet
@@ -80,7 +79,7 @@ def partition(
     grid = _Grid(n_rows, n_cols, min(quanta[0], n_rows), min(quanta[1], n_cols))
     needed_bytes = form.memory_bytes(grid.row_quantum, grid.col_quantum)
     roomy = [device for device in fleet.devices if device.memory_bytes >= needed_bytes]
-    able = FleetArrays.of(roomy, dtype)
+    able = FleetArrays.of(replace(fleet, devices=tuple(roomy)), dtype)
     if not len(able):
         raise _no_device(fleet.devices, dtype, needed_bytes)
     bound_s = lower_bound_s(form, able, n_rows, n_cols)
@@ -146,12 +145,12 @@ def _whole_areas(
     """Whole cells that each device can do, in the least time in which they are enough; and it."""
     n_cells = sides[0] * sides[1]
 
-    def enough(times_s: Floats) -> npt.NDArray[np.bool_]:
+    def done(times_s: Floats) -> Floats:
         areas = np.floor(area_within(form, fleet, *sides, times_s[:, None]))
-        return np.asarray(areas.sum(axis=1) >= n_cells)
+        return np.asarray(areas.sum(axis=1) / n_cells)
 
     first_s = float(fleet.latency_s.min())
-    time_s = first_time_s(enough, fleet, bound_s - first_s) * (1 + 1e-3)
+    time_s = first_time_s(done, fleet, bound_s - first_s) * (1 + 1e-3)
     return np.floor(area_within(form, fleet, *sides, time_s)), time_s
 
 
