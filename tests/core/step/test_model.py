@@ -28,6 +28,14 @@ def test_forward_flops_are_two_per_weight_and_token() -> None:
     assert TINY.linear_flops(5) == 2 * 5 * TINY.layer_parameters
 
 
+def test_frozen_weights_save_a_third_of_the_products_and_none_of_attention() -> None:
+    # Per token: 3 passes over 2 layers' weights and the head, or 2 of them; attention 3 times both.
+    weights = 2 * (2 * TINY.layer_parameters + 8 * 10) * 16
+    attention = 3 * 2 * TINY.attention_flops(16, 8)
+    assert TINY.step_flops(16, 8) == 3 * weights + attention
+    assert TINY.step_flops(16, 8, trains=False) == 2 * weights + attention
+
+
 def test_an_expert_sees_its_share_of_the_tokens() -> None:
     experts = replace(TINY, n_experts=8, experts_per_token=2)
     dense = TINY.linear_flops(4) - 2 * 4 * (8 * 16 + 8 * 8)

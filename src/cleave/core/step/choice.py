@@ -86,8 +86,8 @@ class _Step:
         server, batch = self._fleet.server, self._batch
         if math.isinf(server.flops_per_s):
             return None
-        arithmetic_s = self._model.step_flops(batch.tokens, batch.length) / server.flops_per_s
-        return arithmetic_s + self._products.seconds
+        flops = self._model.step_flops(batch.tokens, batch.length, trains=not batch.is_frozen)
+        return flops / server.flops_per_s + self._products.seconds
 
     def estimates(self) -> list[tuple[str, float]]:
         """About the seconds of a step by family, fastest first; infinite where it cannot be."""

@@ -127,11 +127,18 @@ class ModelShape:
         """Operations of one layer's attention in the forward pass; masked pairs are counted."""
         return 4.0 * tokens * length * self.n_heads * self.head_dim
 
-    def step_flops(self, tokens: float, length: int) -> float:
+    def step_flops(self, tokens: float, length: int, *, trains: bool = True) -> float:
         """Operations of a whole step, forward and backward: 3 times the forward pass.
 
         Recomputation, which fused attention does in its backward pass, is not counted.
+
+        Args:
+            tokens: Of the step.
+            length: Of a sequence.
+            trains: Whether the weights' gradients are computed; without them the linear layers'
+                products are 2 times those of the forward pass, adapters not counted.
         """
         head = 2.0 * self.hidden * self.vocab * tokens
-        layer = self.linear_flops(tokens) + self.attention_flops(tokens, length)
-        return 3.0 * (self.n_layers * layer + head)
+        linear = self.n_layers * self.linear_flops(tokens) + head
+        attention = self.n_layers * self.attention_flops(tokens, length)
+        return (3.0 if trains else 2.0) * linear + 3.0 * attention
