@@ -173,14 +173,14 @@ def fastest_of_all_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: in
 
 @functools.cache
 def tilings(n_rows: int, n_cols: int) -> list[list[tuple[int, int, int, int]]]:
-    """Every way to cut the rectangle into up to four rectangles."""
+    """Every way to cut the rectangle into up to three rectangles."""
     found: list[list[tuple[int, int, int, int]]] = []
 
     def fill(free: frozenset[tuple[int, int]], tiles: list[tuple[int, int, int, int]]) -> None:
         if not free:
             found.append(tiles)
             return
-        if len(tiles) == 4:
+        if len(tiles) == 3:
             return
         row0, col0 = min(free)
         for row1, col1 in itertools.product(

@@ -157,7 +157,7 @@ class _Pieces:
         devices = devices[areas[devices] > 0]
         area = areas[devices]
         size = np.minimum(area, tile[devices])
-        whole = np.floor(area / size * _ROUNDING) * size
+        whole = np.minimum(np.floor(area / size * _ROUNDING) * size, area)
         rest = np.maximum(area - whole, 0.0)
         more = np.flatnonzero(rest)
         return cls(
@@ -172,9 +172,7 @@ class _Pieces:
 
     def cost(self, terms: Terms, sides: tuple[int, int]) -> Floats:
         """What the cheapest shapes cost."""
-        n_whole = np.floor(self.area / self.size * _ROUNDING)
-        rest = np.maximum(self.area - n_whole * self.size, 0.0)
-        return n_whole * least_cost(terms, self.size, *sides) + least_cost(terms, rest, *sides)
+        return least_cost_in_tiles(terms, self.area, self.size, *sides)
 
     def within(self, terms: Terms, sides: tuple[int, int], budget: Floats) -> Floats:
         """How much of each area costs at most its budget."""
@@ -243,17 +241,17 @@ def first_time_s(done: Callable[[Floats], Floats], fleet: FleetArrays, start_s: 
 
     Args:
         done: The share of all that is done in times ``(n,)``; 1 or more once it is all.
-        fleet: The devices; several times are tried at once if they are few.
+        fleet: The devices; several times are tried at once if they are few and share no line.
         start_s: A time known to be too short, counted from the shortest round trip of the fleet.
     """
     first_s = float(fleet.latency_s.min())
-    width = _SEARCH_WIDTH // len(fleet)
+    width = 1 if fleet.shares_lines else max(1, _SEARCH_WIDTH // len(fleet))
     low_s, low = max(start_s, _SMALLEST), 0.0
     high_s, high = np.inf, np.inf
     turn = 0
     while high_s - low_s > _PRECISION * (first_s + low_s):
         if high_s == np.inf:
-            tried = low_s * np.exp2(np.arange(1, width + 2) * min(2.0, 4 / (width + 1)))
+            tried = low_s * np.exp2(np.arange(1, width + 1) * min(2.0, 4 / width))
         elif width > 1:
             tried = low_s + (high_s - low_s) * np.arange(1, width + 1) / (width + 1)
         else:
@@ -330,10 +328,23 @@ def _crossings(limit: tuple[Floats, Terms], other: tuple[Floats, Terms]) -> list
     return [p0 / divisor, half / p2] if p2 else [p0 / divisor]
 
 
-def least_cost(terms: Terms, area: Floats, n_rows: int, n_cols: int) -> Floats:
+def least_cost(
+    terms: Terms, area: Floats, n_rows: Floats | float, n_cols: Floats | float
+) -> Floats:
     """The cost of one tile of ``area`` cells in the shape for which it is least."""
     c0, c1, c2, c3 = terms
     narrowest = np.maximum(area / n_cols, _SMALLEST)
     cheapest = np.sqrt(area * (c2 / c1)) if c1 else np.full_like(area, n_rows)
     m = np.clip(cheapest, narrowest, n_rows)
     return np.where(area > 0, c0 + c1 * m + c2 * (area / m) + c3 * area, 0.0)
+
+
+def least_cost_in_tiles(
+    terms: Terms, areas: Floats, tile: Floats, n_rows: int, n_cols: int
+) -> Floats:
+    """The cost of areas in tiles of up to ``tile`` cells, in the shapes for which it is least."""
+    size = np.maximum(np.minimum(areas, tile), _SMALLEST)
+    n_whole = np.floor(areas / size * _ROUNDING)
+    rest = np.maximum(areas - n_whole * size, 0.0)
+    whole = n_whole * least_cost(terms, size, n_rows, n_cols)
+    return whole + least_cost(terms, rest, n_rows, n_cols)

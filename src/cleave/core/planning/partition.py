@@ -24,6 +24,7 @@ from cleave.core.planning.cost import (
     tile_time_s,
 )
 from cleave.core.planning.few import ColumnSearch
+from cleave.core.planning.sites import share
 from cleave.core.planning.tiling import cut_equally
 from cleave.errors import PlanError
 
@@ -82,23 +83,56 @@ def partition(
     able = FleetArrays.of(replace(fleet, devices=tuple(roomy)), dtype)
     if not len(able):
         raise _no_device(fleet.devices, dtype, needed_bytes)
-    bound_s = lower_bound_s(form, able, n_rows, n_cols)
-    cells = _cut(form.in_units(grid.row_quantum, grid.col_quantum), able, grid.sides, bound_s)
-    cells[:, 1:3] = np.minimum(cells[:, 1:3] * grid.row_quantum, n_rows)
-    cells[:, 3:5] = np.minimum(cells[:, 3:5] * grid.col_quantum, n_cols)
-    finish_s = makespan_s(form, able, cells)
-    ids = able.device_id[cells[:, 0]].tolist()
+    done = cut(form, able, sides, quanta)
+    ids = able.device_id[done.cells[:, 0]].tolist()
     tiles = tuple(
         Placement(Region(*span), device_id)
-        for device_id, span in zip(ids, cells[:, 1:].tolist(), strict=True)
+        for device_id, span in zip(ids, done.cells[:, 1:].tolist(), strict=True)
     )
-    used = {placement.device_id for placement in tiles}
+    used = set(ids)
     left_out = tuple(
-        (device.device_id, _why_not(form, device, dtype, grid, finish_s))
+        (device.device_id, _why_not(form, device, dtype, grid, done.makespan_s))
         for device in fleet.devices
         if device.device_id not in used
     )
-    return Partition(tiles=tiles, makespan_s=finish_s, bound_s=bound_s, left_out=left_out)
+    return Partition(
+        tiles=tiles, makespan_s=done.makespan_s, bound_s=done.bound_s, left_out=left_out
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A partition as arrays.
+
+    Attributes:
+        cells: Index of the device, row0, row1, col0, col1 of each tile, ``(tiles, 5)``.
+        makespan_s: As of `Partition`.
+        bound_s: Likewise.
+    """
+
+    cells: Ints
+    makespan_s: float
+    bound_s: float
+
+
+def cut(
+    form: CostForm,
+    fleet: FleetArrays,
+    sides: tuple[int, int],
+    quanta: tuple[int, int] = (1, 1),
+) -> Cut:
+    """As `partition`, of devices that can each hold the smallest tile, and of at least one cell."""
+    grid = _Grid(*sides, min(quanta[0], sides[0]), min(quanta[1], sides[1]))
+    bound_s = lower_bound_s(form, fleet, *sides)
+    alone = share(form, fleet, sides, bound_s)
+    cells = _cut(form.in_units(grid.row_quantum, grid.col_quantum), alone, grid.sides, bound_s)
+    cells[:, 1:3] = np.minimum(cells[:, 1:3] * grid.row_quantum, sides[0])
+    cells[:, 3:5] = np.minimum(cells[:, 3:5] * grid.col_quantum, sides[1])
+    if len(alone) < len(fleet):
+        place = np.argsort(fleet.device_id, kind="stable")
+        found = np.searchsorted(fleet.device_id, alone.device_id, sorter=place)
+        cells[:, 0] = place[found[cells[:, 0]]]
+    return Cut(cells, makespan_s(form, fleet, cells), bound_s)
 
 
 @dataclass(frozen=True, slots=True)
