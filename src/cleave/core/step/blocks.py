@@ -314,7 +314,7 @@ class BlockPlanner:
     def _run(self, operation: Operation, way: Way) -> _Run:
         run = _Run(Loads.none(len(self._tiler.fleet.devices)))
         for i, stage in enumerate(way.stages):
-            is_last = i == len(way.stages) - 1
+            directions = ["forward", *["forward again"] * (len(way.stages) - 2), "backward"]
             together = Loads.none(len(self._tiler.fleet.devices))
             bound_s = 0.0
             for each in stage:
@@ -323,13 +323,11 @@ class BlockPlanner:
                 together = together.plus(asked)
                 run.left_out.update(tiling.left_out)
                 run.resident_bytes += each.resident_bytes * float(tiling.cols.sum())
-                # Where stages share a tiling its bound is that of them all: it counts once.
-                if each.form == each.rectangle.form or is_last:
-                    bound_s = max(bound_s, tiling.bound_s)
+                bound_s = max(bound_s, self._tiler.bound_s(each.form, each.rectangle))
             run.loads = run.loads.plus(together)
             run.parts.append(
                 Part(
-                    name=f"{operation.name} {'backward' if is_last else 'forward'}",
+                    name=f"{operation.name} {directions[i]}",
                     times=operation.times,
                     how=_how(way, stage),
                     seconds=self._tiler.seconds(together),

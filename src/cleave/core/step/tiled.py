@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType
-from cleave.core.planning.cost import CostForm, Floats, Ints, Terms
+from cleave.core.planning.bound import lower_bound_s
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, Terms
 from cleave.core.planning.partition import partition
 from cleave.core.step.plan import Loads
 from cleave.errors import PlanError
@@ -64,6 +65,7 @@ class Tiler:
     dtype: DType
     _place: dict[int, int] = field(init=False)
     _tilings: dict[Rectangle, Tiling] = field(init=False, default_factory=dict)
+    _bounds: dict[Rectangle, float] = field(init=False, default_factory=dict)
     _rates: _Rates = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +83,16 @@ class Tiler:
         if tiling is None:
             tiling = self._tilings[rectangle] = self._cut(rectangle)
         return tiling
+
+    def bound_s(self, form: CostForm, rectangle: Rectangle) -> float:
+        """What no cut of a rectangle can beat for work of this form, perhaps not its own."""
+        if form == rectangle.form:
+            return self.cut(rectangle).bound_s
+        key = replace(rectangle, form=form)
+        if key not in self._bounds:
+            arrays = FleetArrays.of(self.fleet, self.dtype)
+            self._bounds[key] = lower_bound_s(form, arrays, *rectangle.sides)
+        return self._bounds[key]
 
     def loads(self, tiling: Tiling, form: CostForm, *, is_held: bool = False) -> Loads:
         """What work of this form on these tiles asks of each device.
