@@ -49,6 +49,34 @@ def test_what_is_no_rate_is_refused_by_name(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "flops_per_s"),
+    [("2TFLOP/s", 2e12), ("500 GFLOPS", 5e11), ("1.5 pflop/s", 1.5e15), ("8flops/s", 8.0)],
+)
+def test_rates_of_arithmetic(text: str, flops_per_s: float) -> None:
+    assert units.parse_flops_per_s(text) == flops_per_s
+
+
+@pytest.mark.parametrize("text", ["2T", "2", "0GFLOP/s", "-1GFLOP/s", "nanFLOP/s", "fast"])
+def test_what_is_no_rate_of_arithmetic_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="write it like 2TFLOP/s"):
+        units.parse_flops_per_s(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500us", 500e-6), ("10ms", 0.01), ("0.5 s", 0.5), ("2min", 120), ("3h", 10800), ("0s", 0)],
+)
+def test_times(text: str, seconds: float) -> None:
+    assert units.parse_seconds(text) == pytest.approx(seconds, rel=1e-12)  # 10 * 1e-3 is inexact
+
+
+@pytest.mark.parametrize("text", ["10", "10 m", "-1ms", "soon", ""])
+def test_what_is_no_time_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="write it like 10ms"):
+        units.parse_seconds(text)
+
+
+@pytest.mark.parametrize(
     ("n_bytes", "text"),
     [
         (0, "0 B"),
@@ -69,6 +97,42 @@ def test_sizes_are_printed_short(n_bytes: float, text: str) -> None:
 )
 def test_times_are_printed_short(seconds: float, text: str) -> None:
     assert units.format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("20B", 20 * 10**9), ("1.5 T", 15 * 10**11), ("300k", 300_000), ("131072", 131072)],
+)
+def test_counts(text: str, count: int) -> None:
+    assert units.parse_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "20GB", "many", "0.2"])
+def test_what_is_no_count_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="write it like 20B"):
+        units.parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(12, "12"), (131072, "131 k"), (6.738e9, "6.7 B"), (2e16, "20000 T")]
+)
+def test_counts_are_printed_as_people_say_them(count: float, text: str) -> None:
+    assert units.format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [(0, "$0.00"), (0.05, "$0.05"), (9.996, "$10"), (123.4, "$123"), (31_449, "$31,400")],
+)
+def test_money_has_three_digits(usd: float, text: str) -> None:
+    assert units.format_usd(usd) == text
+
+
+@pytest.mark.parametrize(
+    ("days", "text"), [(1.9, "45:36:00"), (2, "2 days"), (12.3, "12 days"), (1461, "4 years")]
+)
+def test_long_times_are_days_and_years(days: float, text: str) -> None:
+    assert units.format_seconds(days * 86_400) == text
 
 
 def test_rates_are_printed_in_bits_and_arithmetic_in_flops() -> None:

@@ -36,7 +36,7 @@ class _Kind:
 _GATED, _GATED_TIED = _Kind(is_gated=True), _Kind(is_gated=True, is_tied=True)
 _ENCODER = _Kind(is_tied=True, is_causal=False)
 # Of each model_type what its file leaves unsaid: taken from the classes of transformers.
-_KINDS: Mapping[str, _Kind] = {
+KINDS: Mapping[str, _Kind] = {
     "llama": _GATED,
     "mistral": _GATED,
     "mixtral": _Kind(is_gated=True, has_experts=True),
@@ -106,9 +106,9 @@ class _Reader:
 
     def kind(self) -> _Kind:
         given = self.config.get("model_type")
-        if isinstance(given, str) and given in _KINDS:
-            return _KINDS[given]
-        near = difflib.get_close_matches(str(given), _KINDS, n=3) or list(_KINDS)
+        if isinstance(given, str) and given in KINDS:
+            return KINDS[given]
+        near = difflib.get_close_matches(str(given), KINDS, n=3) or list(KINDS)
         raise ConfigError(
             f"{self.name}: model_type is {given!r}, expected one of {', '.join(near)}: "
             "if its layers are those of another type, write that one in a copy of the file"
