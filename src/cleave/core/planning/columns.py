@@ -1,18 +1,25 @@
 """A near-best cut into columns for any number of devices.
 
 Devices in order of what they can do are grouped into columns, so that tiles have about the shape
-in which they are cheapest; then the columns' widths are balanced, and the heights inside each,
-until all finish together (Beaumont et al. 2001, "Matrix multiplication on heterogeneous
-platforms").
+in which they are cheapest (Beaumont et al. 2001, "Matrix multiplication on heterogeneous
+platforms"). Newton's method then finds the widths, the heights inside each column, and the time
+with which all finish together; sides are rounded last.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 
 from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, makespan_s
 
 _SCALES = (1.0, 0.8, 1.25, 0.6, 1.6)  # widths tried, as multiples of the cheapest
+_STEPS = 2  # of Newton's method, after which a grouping is judged
+_MORE_STEPS = 3  # for those that are rounded
+_ROUNDED = 3  # the most promising groupings
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by
 
 
@@ -37,9 +44,16 @@ def cut_columns(
     """
     order = np.argsort(-areas, kind="stable")
     slots, areas = slots.take(order), areas[order] * (sides[0] * sides[1] / areas.sum())
-    cuts = _cuts(form, slots, areas, time_s, sides)
-    turned = _cuts(form.transposed, slots, areas, time_s, sides[::-1])
-    cuts.extend(cells[:, [0, 3, 4, 1, 2]] for cells in turned)
+    upright = list(_groupings(form, slots, areas, time_s, sides))
+    turned = list(_groupings(form.transposed, slots, areas, time_s, sides[::-1]))
+    cuts: list[Ints] = []
+    for columns in sorted(upright + turned, key=lambda columns: columns.time_s):
+        columns.balance(_MORE_STEPS)
+        cells = columns.cells()
+        if cells is not None:
+            cuts.append(cells if columns in upright else cells[:, [0, 3, 4, 1, 2]])
+            if len(cuts) == _ROUNDED:
+                break
     if not cuts:
         return None
     best = min(cuts, key=lambda cells: makespan_s(form, slots, cells))
@@ -47,24 +61,21 @@ def cut_columns(
     return best
 
 
-def _cuts(
+def _groupings(
     form: CostForm, slots: FleetArrays, areas: Floats, time_s: float, sides: tuple[int, int]
-) -> list[Ints]:
-    """Two cuts: into the columns that finish soonest before rounding, and as a single column."""
+) -> Iterator[_Columns]:
+    """Columns of several widths, nearly balanced; the last is a single column."""
     preferred = _preferred_widths(form, slots, areas, sides[1])
-    cuts: list[Ints | None] = []
-    best: tuple[float, _Columns, Floats] | None = None
-    for scale in _SCALES:
-        starts = _group(np.maximum(preferred * scale, 1.0), areas, sides)
-        columns = _Columns(form, slots, starts, sides[0], time_s)
-        widths, last_s = columns.balanced(np.add.reduceat(areas, starts) / sides[0])
-        if best is None or last_s < best[0]:
-            best = last_s, columns, widths
-    if best is not None:
-        cuts.append(best[1].cells(best[2], sides[1]))
-    single = _Columns(form, slots, np.zeros(1, dtype=np.int64), sides[0], time_s)
-    cuts.append(single.cells(np.full(1, float(sides[1])), sides[1]))
-    return [cells for cells in cuts if cells is not None]
+    reach = np.concatenate(([0.0], np.cumsum(areas))).tolist()
+    seen: set[tuple[int, ...]] = set()
+    for scale in (*_SCALES, np.inf):
+        starts = _group(np.maximum(preferred * scale, 1.0).tolist(), reach, sides)
+        if starts not in seen:
+            seen.add(starts)
+            columns = _Columns(form, slots, np.array(starts), sides, time_s)
+            columns.widths = np.add.reduceat(areas, starts) / sides[0]
+            columns.balance(_STEPS)
+            yield columns
 
 
 class _Columns:
@@ -74,101 +85,113 @@ class _Columns:
         form: Cost of a tile by its sides in quanta.
         slots: In order, column by column.
         starts: The first slot of each column.
-        n_rows: What the heights of a column add up to.
+        sides: What the heights of each column add up to, and what the widths do.
         time_s: About the makespan to expect.
     """
 
     def __init__(
-        self, form: CostForm, slots: FleetArrays, starts: Ints, n_rows: int, time_s: float
+        self,
+        form: CostForm,
+        slots: FleetArrays,
+        starts: Ints,
+        sides: tuple[int, int],
+        time_s: float,
     ) -> None:
         self._form = form
         self._slots = slots
         self._starts = starts
-        self._n_rows = n_rows
-        self._time_s = time_s
-        self.index = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(slots))))
+        self._n_rows, self._n_cols = sides
+        self._index = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(slots))))
+        self._s_per_col = np.zeros(len(starts))
+        self.widths = np.full(len(starts), self._n_cols / len(starts))
+        self.time_s = time_s
 
-    def balanced(self, widths: Floats) -> tuple[Floats, float]:
-        """Widths of the same sum with which columns finish together, and the time of the last."""
-        total = widths.sum()
-        best = widths, np.inf
-        for _ in range(5):
-            times_s = self._times_s(widths)
-            if times_s.max() < best[1]:
-                best = widths, float(times_s.max())
-            widths = widths * (times_s.mean() / times_s) ** 0.7
-            widths = widths * (total / widths.sum())
-        return best
+    def balance(self, n_steps: int) -> None:
+        """Bring widths and time nearer to where all columns finish together.
 
-    def cells(self, widths: Floats, n_cols: int) -> Ints | None:
+        Rows r of a column in time T at width w are to be ``n_rows``, and widths to add up to
+        ``n_cols``: ``r + (dr/dw) * dw + (dr/dT) * dT = n_rows`` for each column gives each dw by
+        dT, and their sum gives dT.
+        """
+        for _ in range(n_steps):
+            limits = _Heights(self._form, self._slots, self.widths[self._index], self._n_rows)
+            heights, by_width, by_time = limits.slopes(self.time_s)
+            missing = self._n_rows - self._sum(heights)
+            row_per_col = np.minimum(self._sum(by_width), -_SMALLEST)
+            self._s_per_col = -row_per_col / np.maximum(self._sum(by_time), _SMALLEST)
+            cols_missing = self._n_cols - self.widths.sum()
+            cols_per_s = (1 / np.maximum(self._s_per_col, _SMALLEST)).sum()
+            later_s = (cols_missing - (missing / row_per_col).sum()) / cols_per_s
+            later_s = float(np.clip(later_s, -self.time_s / 2, self.time_s))
+            change = missing / row_per_col + later_s / np.maximum(self._s_per_col, _SMALLEST)
+            self.widths = np.clip(self.widths + change, self.widths / 2, self.widths * 2)
+            self.time_s += later_s
+
+    def cells(self) -> Ints | None:
         """The tiles with whole sides, ``(tiles, 5)``; None if no whole heights fit the memory."""
-        whole = self._rounded(widths, n_cols)
+        whole = self._rounded()
         heights = self._heights(whole)
         if heights is None:
             return None
-        col1 = np.cumsum(whole).astype(np.int64)[self.index]
-        col0 = col1 - whole.astype(np.int64)[self.index]
-        row0 = np.cumsum(heights) - heights - self.index * self._n_rows
+        col1 = np.cumsum(whole).astype(np.int64)[self._index]
+        col0 = col1 - whole.astype(np.int64)[self._index]
+        row0 = np.cumsum(heights) - heights - self._index * self._n_rows
         slot = np.arange(len(heights))
         return np.stack([slot, row0, row0 + heights, col0, col1], axis=1)[heights > 0]
 
-    def _rounded(self, widths: Floats, n_cols: int) -> Floats:
+    def _rounded(self) -> Floats:
         """Whole widths, at least 1, that add up to ``n_cols``; fast columns are rounded up."""
+        widths = self.widths * (self._n_cols / self.widths.sum())
         whole = np.maximum(np.floor(widths), 1.0)
-        while (surplus := int(whole.sum()) - n_cols) > 0:
+        while (surplus := int(whole.sum()) - self._n_cols) > 0:
             widest = np.argsort(-whole, kind="stable")[:surplus]
             whole[widest] -= whole[widest] > 1
-        missing = n_cols - int(whole.sum())
+        missing = self._n_cols - int(whole.sum())
         if missing:
-            whole[np.argsort(self._times_s(whole + 1), kind="stable")[:missing]] += 1
-        return whole
+            later_s = self._s_per_col * (whole + 1 - widths)
+            whole[np.argsort(later_s, kind="stable")[:missing]] += 1
+        return np.asarray(whole)
 
     def _heights(self, widths: Floats) -> Ints | None:
         """Whole heights that fill each column and finish soonest; None if memory forbids."""
-        limits = _Heights(self._form, self._slots, widths[self.index], self._n_rows)
-        if (self._rows(np.floor(limits.most)) < self._n_rows).any():
+        limits = _Heights(self._form, self._slots, widths[self._index], self._n_rows)
+        if (self._sum(np.floor(limits.most)) < self._n_rows).any():
             return None
+
+        def short(times_s: Floats) -> npt.NDArray[np.bool_]:
+            rows = self._sum(np.floor(limits.within(times_s[self._index])))
+            return np.asarray(rows < self._n_rows)
+
         low_s = np.zeros(len(self._starts))
-        high_s = np.full(len(self._starts), self._time_s)
-        while (
-            short := self._rows(np.floor(limits.within(high_s[self.index]))) < self._n_rows
-        ).any():
-            low_s, high_s = np.where(short, high_s, low_s), np.where(short, 2 * high_s, high_s)
-        for _ in range(30):
+        high_s = np.full(len(self._starts), self.time_s)
+        step_s = 0.01 * self.time_s
+        while (late := short(high_s)).any():
+            low_s, high_s = np.where(late, high_s, low_s), np.where(late, high_s + step_s, high_s)
+            step_s *= 2
+        while (high_s - low_s > 1e-4 * high_s).any():
             middle_s = (low_s + high_s) / 2
-            short = self._rows(np.floor(limits.within(middle_s[self.index]))) < self._n_rows
-            low_s, high_s = np.where(short, middle_s, low_s), np.where(short, high_s, middle_s)
-        heights = np.floor(limits.within(high_s[self.index]))
+            late = short(middle_s)
+            low_s, high_s = np.where(late, middle_s, low_s), np.where(late, high_s, middle_s)
+        heights = np.floor(limits.within(high_s[self._index]))
         return self._trimmed(heights.astype(np.int64))
 
     def _trimmed(self, heights: Ints) -> Ints:
         """The heights less what is too much, taken from the last slots of each column."""
         ends = np.cumsum(heights)
         before = ends - heights
-        base = before[self._starts][self.index]
+        base = before[self._starts][self._index]
         top = np.minimum(before - base, self._n_rows)
         return np.minimum(ends - base, self._n_rows) - top
 
-    def _times_s(self, widths: Floats) -> Floats:
-        """When each column would finish, between half and twice the expected time."""
-        limits = _Heights(self._form, self._slots, widths[self.index], self._n_rows)
-        low_s = np.full(len(self._starts), self._time_s / 2)
-        high_s = np.full(len(self._starts), self._time_s * 2)
-        for _ in range(11):
-            middle_s = (low_s + high_s) / 2
-            short = self._rows(limits.within(middle_s[self.index])) < self._n_rows
-            low_s, high_s = np.where(short, middle_s, low_s), np.where(short, high_s, middle_s)
-        return high_s
-
-    def _rows(self, heights: Floats) -> Floats:
-        return np.asarray(np.add.reduceat(heights, self._starts))
+    def _sum(self, values: Floats) -> Floats:
+        return np.asarray(np.add.reduceat(values, self._starts))
 
 
 class _Heights:
     """Rows of given widths that slots can do: the least of lines in time and of memory."""
 
     def __init__(self, form: CostForm, slots: FleetArrays, widths: Floats, n_rows: int) -> None:
-        self._lines: list[tuple[Floats, Floats]] = []
+        self._lines: list[tuple[Floats, Floats, Floats, float, float]] = []
         for rate, (c0, c1, c2, c3) in (
             (slots.downlink_bytes_per_s, form.down),
             (slots.uplink_bytes_per_s, form.up),
@@ -177,17 +200,32 @@ class _Heights:
             if c0 or c1 or c2 or c3:
                 row = np.maximum(c1 + c3 * widths, _SMALLEST)
                 fixed = (slots.latency_s * rate + (c0 + c2 * widths)) / row
-                self._lines.append((rate / row, fixed))
+                self._lines.append((rate / row, fixed, row, c2, c3))
         r0, r1, r2, r3 = form.memory
-        room = slots.memory_bytes - (r0 + r2 * widths)
-        self.most = np.clip(room / np.maximum(r1 + r3 * widths, _SMALLEST), 0.0, n_rows)
+        row = np.maximum(r1 + r3 * widths, _SMALLEST)
+        room = (slots.memory_bytes - (r0 + r2 * widths)) / row
+        self._memory = room, row, r2, r3
+        self.most = np.clip(room, 0.0, n_rows)
 
-    def within(self, times_s: Floats) -> Floats:
+    def within(self, times_s: Floats | float) -> Floats:
         """Rows that each slot can do by its time."""
         heights = self.most
-        for slope, fixed in self._lines:
+        for slope, fixed, _, _, _ in self._lines:
             heights = np.minimum(heights, slope * times_s - fixed)
         return np.maximum(heights, 0.0)
+
+    def slopes(self, time_s: float) -> tuple[Floats, Floats, Floats]:
+        """Rows that each slot can do by a time, and their change with its width and with time."""
+        heights, row, c2, c3 = self._memory
+        by_width, by_time = -(c2 + c3 * heights) / row, np.zeros(len(heights))
+        for slope, fixed, row, c2, c3 in self._lines:
+            rows = slope * time_s - fixed
+            binds = rows < heights
+            heights = np.where(binds, rows, heights)
+            by_width = np.where(binds, -(c2 + c3 * rows) / row, by_width)
+            by_time = np.where(binds, slope, by_time)
+        works = heights > 0
+        return heights * works, by_width * works, by_time * works
 
 
 def _preferred_widths(form: CostForm, slots: FleetArrays, areas: Floats, n_cols: int) -> Floats:
@@ -199,18 +237,18 @@ def _preferred_widths(form: CostForm, slots: FleetArrays, areas: Floats, n_cols:
     return np.clip(np.sqrt(areas * ratio), 1.0, n_cols)
 
 
-def _group(widths: Floats, areas: Floats, sides: tuple[int, int]) -> Ints:
+def _group(widths: list[float], reach: list[float], sides: tuple[int, int]) -> tuple[int, ...]:
     """The first slot of each column, when columns are filled until they are as wide as wanted."""
-    reach = np.concatenate(([0.0], np.cumsum(areas)))
+    n_slots = len(widths)
     starts = [0]
-    while starts[-1] < len(areas):
+    while starts[-1] < n_slots:
         first = starts[-1]
-        end = int(np.searchsorted(reach, reach[first] + sides[0] * widths[first]))
-        starts.append(min(max(end, first + 1), len(areas)))
+        end = bisect_left(reach, reach[first] + sides[0] * widths[first])
+        starts.append(min(max(end, first + 1), n_slots))
     starts.pop()
     if (
         len(starts) > 1
         and reach[-1] - reach[starts[-1]] < (reach[starts[-1]] - reach[starts[-2]]) / 2
     ):
         starts.pop()
-    return np.array(starts[: sides[1]], dtype=np.int64)
+    return tuple(starts[: sides[1]])

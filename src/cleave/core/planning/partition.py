@@ -30,6 +30,7 @@ from cleave.errors import PlanError
 
 _FEW = 16  # tiles for which every grouping into columns is tried
 _MANY = 1 << 14  # tiles that are all made equal, as there are enough to share out evenly
+_NEARLY = 0.99  # whole cells of all: a time in which so many are done is near enough
 _SLACKS = (1.0, 1.5, 2.25)  # tiles per device, as multiples of what memory asks for
 
 
@@ -176,16 +177,20 @@ def _cut(form: CostForm, fleet: FleetArrays, sides: tuple[int, int], bound_s: fl
 def _whole_areas(
     form: CostForm, fleet: FleetArrays, sides: tuple[int, int], bound_s: float
 ) -> tuple[Floats, float]:
-    """Whole cells that each device can do, in the least time in which they are enough; and it."""
+    """Whole cells that each device can do, in about the least time in which they are enough."""
     n_cells = sides[0] * sides[1]
 
     def done(times_s: Floats) -> Floats:
         areas = np.floor(area_within(form, fleet, *sides, times_s[:, None]))
         return np.asarray(areas.sum(axis=1) / n_cells)
 
-    first_s = float(fleet.latency_s.min())
-    time_s = first_time_s(done, fleet, bound_s - first_s) * (1 + 1e-3)
-    return np.floor(area_within(form, fleet, *sides, time_s)), time_s
+    time_s = bound_s * (1 + 1e-3)
+    areas = np.floor(area_within(form, fleet, *sides, time_s))
+    if areas.sum() < _NEARLY * n_cells:
+        first_s = float(fleet.latency_s.min())
+        time_s = first_time_s(done, fleet, time_s - first_s) * (1 + 1e-3)
+        areas = np.floor(area_within(form, fleet, *sides, time_s))
+    return areas, time_s
 
 
 def _cut_slots(
