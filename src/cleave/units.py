@@ -10,7 +10,7 @@ _PREFIXES = {
     "": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15,
     "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40,
 }  # fmt: skip
-_NUMBER = r"\s*(\d+(?:\.\d+)?)\s*"
+_NUMBER = r"\s*(\d{1,30}(?:\.\d+)?)\s*"  # more digits would be infinite as a float
 _SIZE = re.compile(_NUMBER + r"([kmgt]i?)?b?\s*", re.IGNORECASE)
 _TIMES_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _TIME = re.compile(_NUMBER + r"(us|ms|s|min|h)\s*")

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cleave.catalog.fleet_file import read_fleet
@@ -47,6 +48,18 @@ def test_the_example_is_read() -> None:
         memory_bytes_per_s=200e9,
         flops_per_s=32e11,
     )
+
+
+@pytest.mark.parametrize("table", ["server", "site", "device"])
+def test_the_example_has_every_field(table: str, tmp_path: Path) -> None:
+    example = msgspec.toml.decode(EXAMPLE.read_bytes())[table]
+    tables = [example] if table == "server" else example
+    shown = sorted({field for each in tables for field in each})
+    fields = {"site": "name = 'a'\ndown = '1MB/s'\nup = '1MB/s'\n", "server": ""}
+    header = f"[{table}]\n" if table == "server" else f"[[{table}]]\n"
+    text = PC if table == "device" else header + fields[table]
+    with pytest.raises(ConfigError, match=f"zzz is no field of it: it has {', '.join(shown)}$"):
+        read(tmp_path, text + "zzz = 1\n")
 
 
 def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:

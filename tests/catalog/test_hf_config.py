@@ -48,6 +48,7 @@ def test_a_sequence_is_as_long_as_the_model_takes_and_4096_at_most() -> None:
         ({"n_layer": -1}, "x: n_layer is -1"),
         ({"n_layer": 2.5}, "x: n_layer is 2.5"),
         ({"n_layer": "2"}, "x: n_layer is '2'"),
+        ({"n_layer": 10**9}, "x: n_layer is 1000000000, expected .* below 100,000,000"),
         ({"n_layer": True}, "x: n_layer is True"),
         ({"n_head": 5}, "x: 5 heads do not divide the hidden size 64"),
         ({"model_type": "gpt_2"}, "x: model_type is 'gpt_2', expected one of gpt2"),

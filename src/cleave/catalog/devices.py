@@ -88,7 +88,9 @@ def kind_named(text: str) -> str | None:
 
 
 def typical(kind: str) -> DeviceModel:
-    """The middle one of a kind by its sustained fp32 rate.
+    """The middle one of the table's devices of a kind, by sustained fp32 rate.
+
+    The table has more gaming PCs than offices have: name the device where that matters.
 
     Raises:
         ConfigError: If there is no such kind.

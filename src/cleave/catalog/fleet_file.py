@@ -33,7 +33,10 @@ class _Path:
 
 
 def read_fleet(path: str | Path) -> Fleet:
-    """The fleet that a file describes; ``docs/planner.md`` says what may stand in it.
+    """The fleet that a file describes; ``examples/fleet.toml`` has every field there is.
+
+    Without ``[server]`` the server limits nothing. A device's rates and memory are those of its
+    ``model``, or of the typical device of its ``kind``, where the file does not give them.
 
     Args:
         path: Of the TOML file.

@@ -12,6 +12,9 @@ from cleave.errors import ConfigError
 LONGEST_DEFAULT = 4096
 """Tokens of a sequence where nothing else is asked for, if the model takes that many."""
 
+MOST = 10**8
+"""No size of a model is as large as this; it is a slip."""
+
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "dim", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
@@ -71,7 +74,7 @@ def shape_of_config(config: Mapping[str, object], name: str) -> ModelShape:
 
     Raises:
         ConfigError: If its ``model_type`` is not known, a size is missing or is no whole number
-            above zero, or its layers are none that a shape can describe.
+            above zero and below `MOST`, or its layers are none that a shape can describe.
     """
     reader = _Reader(config, name)
     kind = reader.kind()
@@ -119,9 +122,10 @@ class _Reader:
             value = self.config.get(key)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < MOST:
                 raise ConfigError(
                     f"{self.name}: {key} is {value!r}, expected a whole number above 0"
+                    f" and below {MOST:,}"
                 )
             return value
         if default is None:
