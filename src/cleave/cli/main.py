@@ -12,6 +12,7 @@ from rich.markup import escape
 from cleave import __version__
 from cleave.cli.demo import demo
 from cleave.cli.join import join
+from cleave.cli.plan import plan
 from cleave.cli.run import run
 from cleave.errors import CleaveError
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(join)
+app.command()(plan)
 app.command(
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
 )(run)
@@ -36,7 +38,9 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="To see it work: [bold]cleave demo[/bold]")
+@app.callback(
+    epilog="To see it work: [bold]cleave demo[/bold]; to know before: [bold]cleave plan[/bold]"
+)
 def _options(
     version: Annotated[
         bool,
