@@ -25,7 +25,7 @@ def read(folder: Path, text: str) -> Fleet:
 
 def test_the_example_is_read() -> None:
     fleet = read_fleet(EXAMPLE)
-    assert [device.device_id for device in fleet.devices] == list(range(7))
+    assert [device.device_id for device in fleet.devices] == list(range(1, 8))
     assert [device.kind for device in fleet.devices] == (
         ["desktop"] * 4 + ["laptop"] * 2 + ["workstation"]
     )

@@ -28,7 +28,7 @@ def test_equal_devices_are_those_of_the_closed_forms() -> None:
     assert first.uplink_bytes_per_s == 2.5e6
     assert first.flops_per_s == {DType.F32: 2e12, DType.BF16: 2e12, DType.F16: 2e12}
     assert first.latency_s == 0
-    assert [device.device_id for device in others] == [1, 2]
+    assert [device.device_id for device in others] == [2, 3]
     assert {device.uplink_bytes_per_s for device in others} == {2.5e6}
 
 

@@ -62,7 +62,7 @@ def read_fleet(path: str | Path) -> Fleet:
         sites[site.name] = site
     devices: list[DeviceProfile] = []
     for table in root.tables("device"):
-        devices += _devices(table, sites, len(devices))
+        devices += _devices(table, sites, len(devices) + 1)
     root.close()
     if not devices:
         raise ConfigError(f"{file}: has no device: add a table [[device]]")
@@ -97,7 +97,7 @@ def _site(table: TomlTable, site_id: int) -> Site:
 
 def _devices(table: TomlTable, sites: Mapping[str, Site], first_id: int) -> list[DeviceProfile]:
     count = table.count("count", most=MOST_DEVICES) or 1
-    if first_id + count > MOST_DEVICES:
+    if first_id - 1 + count > MOST_DEVICES:
         table.refuse("count", f"at most {MOST_DEVICES} devices in the whole fleet")
     model, kind = _model_and_kind(table)
     flops = _flops(table) or (model and model.flops_per_s)

@@ -190,7 +190,7 @@ def _spread(n_devices: int, factors: npt.NDArray[np.float64], memory_bytes: int)
     return Fleet(
         tuple(
             DeviceProfile(
-                device_id=i,
+                device_id=i + 1,  # 0 is the host
                 kind="device",
                 flops_per_s={DType.F32: flops[i], DType.BF16: flops[i], DType.F16: flops[i]},
                 downlink_bytes_per_s=down[i],
@@ -224,14 +224,16 @@ def _homes(sizes: Sequence[int], mix: str, rng: np.random.Generator, host: Serve
             path = own if own.is_whole_path and size == 1 else own.behind(line)
             site_id = len(sites) if size > 1 else 0
             hours = hours_per_day(model.kind)
-            devices.append(_device(len(devices), model, path, hours, site_id))
+            devices.append(_device(len(devices) + 1, model, path, hours, site_id))
     return Fleet(tuple(devices), tuple(sites), host)
 
 
 def _lan(models: Mapping[str, int], hours: float, host: Server) -> Fleet:
     lan = link("lan-gigabit")
     each = [device_model(name) for name, count in models.items() for _ in range(count)]
-    return Fleet(tuple(_device(i, model, lan, hours) for i, model in enumerate(each)), server=host)
+    return Fleet(
+        tuple(_device(i, model, lan, hours) for i, model in enumerate(each, 1)), server=host
+    )
 
 
 def _device(
