@@ -121,9 +121,9 @@ def _notes(warnings: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _kind_table(kinds: Sequence[KindFacts]) -> Table:
     """A row per kind of device; figures of one device."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("devices", no_wrap=True, max_width=10)
+    table.add_column("devices", no_wrap=True, max_width=9)
     for heading in (
-        "used", "down/step", "up/step", "busy d/u/c", "memory", "h/day", "/night", "/month"
+        "used", "down", "up", "busy% d/u/c", "memory", "h/day", "/night", "/month"
     ):  # fmt: skip
         table.add_column(heading, justify="right", no_wrap=True)
     for each in kinds:
@@ -131,8 +131,8 @@ def _kind_table(kinds: Sequence[KindFacts]) -> Table:
         figures = (
             units.format_bytes(each.down_bytes),
             units.format_bytes(each.up_bytes),
-            "/".join(f"{100 * share:.0f}" for share in busy) + "%",
-            f"{each.memory_bytes / each.memory_lent_bytes:.0%} of "
+            "/".join(f"{100 * share:.0f}" for share in busy),
+            f"{each.memory_bytes / each.memory_lent_bytes:.0%}/"
             f"{units.format_bytes(each.memory_lent_bytes)}",
             f"{each.hours_per_day:.1f}",
             units.format_bytes(each.night_bytes),

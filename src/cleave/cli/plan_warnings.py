@@ -42,11 +42,12 @@ def _about_renting(facts: PlanFacts) -> Iterator[str]:
         )
     if facts.family not in RUN_TODAY:
         others = [each for each in facts.alternatives if each.family in RUN_TODAY and each.step_s]
-        fastest = f": {others[0].family}, {units.format_seconds(others[0].step_s or 0)}"
-        yield (
-            f"This version does not run {facts.family} plans yet; the fastest that it runs is "
-            f"next in the list{fastest if others else ''}."
+        fastest = "".join(
+            f"; the fastest that it does run is {each.family}, "
+            f"{units.format_seconds(each.step_s or 0)} a step"
+            for each in others[:1]
         )
+        yield f"This version does not run {facts.family} plans yet{fastest}."
 
 
 def _about_devices(facts: PlanFacts) -> Iterator[str]:
@@ -75,15 +76,16 @@ def _about_devices(facts: PlanFacts) -> Iterator[str]:
             "today's agent computes on its processor and is slower."
         )
     if facts.left_out:
-        counts = " and ".join(f"{left.n_devices:,} of kind {left.kind}" for left in facts.left_out)
-        yield f"Without work are {counts}; the first: {facts.left_out[0].reason}."
+        counts = " and ".join(f"{left.n_devices:,} {left.kind}" for left in facts.left_out)
+        yield f"Left out: {counts}; the first {facts.left_out[0].reason}."
 
 
 def _about_the_server(facts: PlanFacts) -> Iterator[str]:
     if facts.server_busy_share > SERVER_BUSY_SHARE:
         yield (
-            f"The server's {facts.server_limit} is busy {facts.server_busy_share:.0%} of the step: "
-            f"more than about {facts.devices_at_server_limit:,} devices like these wait for it."
+            f"The server's limit, its {facts.server_limit.removeprefix('server ')}, is busy "
+            f"{facts.server_busy_share:.0%} of the step: more than about "
+            f"{facts.devices_at_server_limit:,} devices like these wait for it."
         )
     if facts.devices_used > CONNECTIONS_MEASURED:
         yield (
