@@ -9,7 +9,10 @@ from cleave.core.device import DeviceProfile
 from cleave.core.fleet import Fleet, Server
 from cleave.core.matrix import DType
 from cleave.core.step.batch import Batch
+from cleave.core.step.blocks import BlockPlanner, operations
 from cleave.core.step.choice import best_plan
+from cleave.core.step.estimate import Sample
+from cleave.core.step.tiled import Tiler
 from cleave.errors import PlanError
 
 BATCH = Batch(tokens=16384, length=1024)
@@ -58,6 +61,19 @@ def test_no_device_holds_more_than_it_lends() -> None:
     assert all(
         held <= device.memory_bytes
         for held, device in zip(best.loads.memory_bytes, fleet.devices, strict=True)
+    )
+
+
+def test_the_summary_names_each_product_once_with_its_form() -> None:
+    fleet = unequal(24)
+    summary = BlockPlanner(
+        operations(SMALL, BATCH, Sample(fleet, BATCH.wire), recomputes=False),
+        Sample(fleet, BATCH.wire),
+        Tiler(fleet, BATCH.wire),
+    ).plan("block").summary  # fmt: skip
+    assert summary == (
+        "qkv, out, up, down: inner axis whole; attention: a sequence and KV head; "
+        "head: blocks of the vocabulary"
     )
 
 

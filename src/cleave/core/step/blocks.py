@@ -279,7 +279,7 @@ class BlockPlanner:
         }
         return FamilyPlan(
             family=family,
-            summary="; ".join(dict.fromkeys(f"{p.name}: {p.how}" for p in done)),
+            summary=_summary(done),
             step_s=sum(part.times * part.seconds for part in done),
             bound_s=sum(part.times * part.bound_s for part in done),
             host_s=0.0,
@@ -342,6 +342,15 @@ class BlockPlanner:
 def _how(way: Way, stage: tuple[Pass, ...]) -> str:
     slabs = max(each.rectangle.n_slabs for each in stage)
     return f"{way.how}, {way.note}" + (f", up to {slabs} slabs" if slabs > 1 else "")
+
+
+def _summary(parts: Iterable[Part]) -> str:
+    """Which products run in which form: ``"qkv, out, up, down: inner axis cut"``."""
+    names: dict[str, dict[str, None]] = {}
+    for part in parts:
+        form = part.how.partition(", ")[2].partition(", up to")[0]
+        names.setdefault(form, {})[part.name.split()[0]] = None
+    return "; ".join(f"{', '.join(those)}: {form}" for form, those in names.items())
 
 
 def _on_same_tiles(
