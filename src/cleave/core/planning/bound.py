@@ -59,12 +59,14 @@ def _area_within(
     at_once = _largest_area(limits, n_rows, n_cols)
     if np.all(at_once <= tile):
         return at_once
-    # Cost is concave in area, so tiles as large as memory allows are the cheapest per cell.
-    n_tiles = np.full(at_once.shape, np.inf)
+    # Cost is concave in area, so several tiles cost least if all but one are as large as they can
+    # be (see `behind_lines`): for each limit alone, that many and what is left for one more.
+    in_tiles: Floats | float = np.inf
     for capacity, terms in limits:
-        cost = least_cost(terms, tile, n_rows, n_cols)
-        n_tiles = np.minimum(n_tiles, capacity / np.maximum(cost, _SMALLEST))
-    in_tiles = np.where(tile > 0, np.minimum(n_tiles, n_rows * n_cols) * tile, 0.0)
+        each = np.maximum(least_cost(terms, tile, n_rows, n_cols), _SMALLEST)
+        n_whole = np.minimum(np.floor(capacity / each * _ROUNDING), n_rows * n_cols)
+        rest = _largest_area([(np.maximum(capacity - n_whole * each, 0.0), terms)], n_rows, n_cols)
+        in_tiles = np.minimum(in_tiles, n_whole * tile + np.minimum(rest, tile))
     return np.where(at_once > tile, np.minimum(at_once, np.maximum(tile, in_tiles)), at_once)
 
 

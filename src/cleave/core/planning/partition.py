@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,11 @@ from cleave.errors import PlanError
 _FEW = 16  # tiles for which every grouping into columns is tried
 _MANY = 1 << 14  # tiles that are all made equal, as there are enough to share out evenly
 _NEARLY = 0.99  # whole cells of all: a time in which so many are done is near enough
-_SLACKS = (1.0, 1.5, 2.25)  # tiles per device, as multiples of what memory asks for
+_SLACKS = (1.5, 2.25)  # tiles per device, as multiples of what memory asks for
+_STRETCHES = (1.001, 1.03, 1.06, 1.1, 1.2)  # times, as multiples of the bound, tried by turns
+_GOOD = 1.02  # of the bound: no better cut is looked for
+_GOOD_IF_LARGE = 1.05  # where that takes long
+_LARGE = 1024  # devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +129,10 @@ def cut(
     """As `partition`, of devices that can each hold the smallest tile, and of at least one cell."""
     grid = _Grid(*sides, min(quanta[0], sides[0]), min(quanta[1], sides[1]))
     bound_s = lower_bound_s(form, fleet, *sides)
-    alone = share(form, fleet, sides, bound_s)
-    cells = _cut(form.in_units(grid.row_quantum, grid.col_quantum), alone, grid.sides, bound_s)
+    in_quanta = form.in_units(grid.row_quantum, grid.col_quantum)
+    cells = _Search(in_quanta, fleet, grid.sides, bound_s).best()
     cells[:, 1:3] = np.minimum(cells[:, 1:3] * grid.row_quantum, sides[0])
     cells[:, 3:5] = np.minimum(cells[:, 3:5] * grid.col_quantum, sides[1])
-    if len(alone) < len(fleet):
-        place = np.argsort(fleet.device_id, kind="stable")
-        found = np.searchsorted(fleet.device_id, alone.device_id, sorter=place)
-        cells[:, 0] = place[found[cells[:, 0]]]
     return Cut(cells, makespan_s(form, fleet, cells), bound_s)
 
 
@@ -151,86 +151,143 @@ class _Grid:
         return -(-self.n_rows // self.row_quantum), -(-self.n_cols // self.col_quantum)
 
 
-def _cut(form: CostForm, fleet: FleetArrays, sides: tuple[int, int], bound_s: float) -> Ints:
-    """Device index, row0, row1, col0 and col1 of each tile in quanta; ``(tiles, 5)``."""
-    one_each = np.ones(len(fleet), dtype=np.int64)
-    if len(fleet) <= _FEW and form.memory_bytes(*sides) <= fleet.memory_bytes.min():
-        cells = _cut_slots(form, fleet, one_each, np.ones(len(fleet)), bound_s, sides)
-        assert cells is not None, "memory forbids nothing"
-        return cells
-    areas, time_s = _whole_areas(form, fleet, sides, bound_s)
-    n_tiles = areas / np.maximum(tile_area_limit(form, fleet, *sides), 1.0)
-    cuts: list[Ints] = []
-    for slack in _SLACKS:
-        n_slots = np.ceil(n_tiles * slack).astype(np.int64)
-        if n_slots.sum() > _MANY:
-            break
-        cells = _cut_slots(form, fleet, n_slots, areas, time_s, sides)
-        if cells is not None:
-            cuts.append(cells)
-            break
-    if not cuts or n_tiles.max() > 1:
-        cuts.append(cut_equally(form, fleet, sides))
-    return min(cuts, key=lambda cells: makespan_s(form, fleet, cells))
+class _Search:
+    """The search for the best cut of a rectangle, in quanta.
+
+    Args:
+        form: Cost of a tile by its sides in quanta.
+        fleet: Devices that can each hold a tile of one quantum.
+        sides: Rows and columns of the rectangle in quanta.
+        bound_s: No cut is done sooner.
+    """
+
+    def __init__(
+        self, form: CostForm, fleet: FleetArrays, sides: tuple[int, int], bound_s: float
+    ) -> None:
+        self._form = form
+        self._fleet = fleet
+        self._sides = sides
+        self._bound_s = bound_s
+        self._seen: set[bytes] = set()  # fleets of few slots: what is found does not depend on time
+
+    def best(self) -> Ints:
+        """Device index, row0, row1, col0 and col1 of each tile; ``(tiles, 5)``.
+
+        What is done in the time of the bound says how lines are shared and how many tiles a device
+        does. Where no cut comes near that time, what is done in a longer one may say it better.
+        """
+        best_s = math.inf
+        best: Ints | None = None
+        for stretch in _STRETCHES:
+            time_s = self._bound_s * stretch
+            if best_s <= time_s:
+                break
+            alone = share(self._form, self._fleet, self._sides, time_s)
+            place = _places(self._fleet, alone)
+            good_s = self._bound_s * (_GOOD if len(alone) <= _LARGE else _GOOD_IF_LARGE)
+            for cells in self._cuts(alone, time_s):
+                cells[:, 0] = place[cells[:, 0]]
+                finish_s = makespan_s(self._form, self._fleet, cells)
+                if finish_s < best_s:
+                    best_s, best = finish_s, cells
+                if best is not None and best_s <= good_s:
+                    return best
+        assert best is not None, "each device can hold the smallest tile"
+        return best
+
+    def _cuts(self, fleet: FleetArrays, time_s: float) -> Iterator[Ints]:
+        """Cuts for devices with links of their own."""
+        form, sides = self._form, self._sides
+        if len(fleet) <= _FEW and form.memory_bytes(*sides) <= fleet.memory_bytes.min():
+            yield from self._cut_few(fleet, _alone_s(form, fleet, sides))
+            return
+        areas, time_s = _whole_areas(form, fleet, sides, time_s)
+        tile = np.maximum(tile_area_limit(form, fleet, *sides), 1.0)
+        is_cut = False
+        for n_tiles in _numbers_of_tiles(areas, tile):
+            owners = np.repeat(np.arange(len(fleet)), n_tiles)
+            slots = fleet.take(owners, shares=1 / n_tiles[owners])
+            sizes = np.minimum(areas[owners] / n_tiles[owners], tile[owners])
+            for cells in self._cut_slots(slots, sizes, time_s):
+                is_cut = True
+                cells[:, 0] = owners[cells[:, 0]]
+                yield cells
+        if not is_cut or (areas > tile).any():
+            yield cut_equally(form, fleet, sides)
+
+    def _cut_slots(self, slots: FleetArrays, sizes: Floats, time_s: float) -> Iterator[Ints]:
+        """A cut into one tile for each slot, unless memory forbids it."""
+        if len(slots) <= _FEW:
+            yield from self._cut_few(slots, _alone_s(self._form, slots, self._sides))
+            yield from self._cut_few(slots, -sizes)
+        elif len(slots) <= _MANY:
+            cells = cut_columns(self._form, slots, sizes, time_s, self._sides)
+            if cells is not None:
+                yield cells
+
+    def _cut_few(self, slots: FleetArrays, rank: Floats) -> Iterator[Ints]:
+        """The better of the best cut into columns and the best into rows; nothing if it was tried.
+
+        Args:
+            slots: What may do one tile each.
+            rank: Columns take the slots in the order of this.
+        """
+        n_rows, n_cols = self._sides
+        order = np.argsort(rank, kind="stable")
+        key = np.stack([slots.device_id, slots.downlink_bytes_per_s])[:, order].tobytes()
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        ranked = slots.take(order).rates()
+        columns = ColumnSearch(self._form, ranked, n_rows, n_cols).fastest(self._bound_s)
+        high_s = columns[0] if columns else math.inf
+        turned = ColumnSearch(self._form.transposed, ranked, n_cols, n_rows)
+        rows = turned.fastest(self._bound_s, high_s)
+        if rows:
+            cells = np.array(rows[1], dtype=np.int64)[:, [0, 3, 4, 1, 2]]
+        elif columns:
+            cells = np.array(columns[1], dtype=np.int64)
+        else:
+            return
+        cells[:, 0] = order[cells[:, 0]]
+        yield cells
+
+
+def _places(fleet: FleetArrays, part: FleetArrays) -> Ints:
+    """The index in ``fleet`` of each device of ``part``."""
+    if part is fleet:
+        return np.arange(len(fleet))
+    places = {device_id: i for i, device_id in enumerate(fleet.device_id.tolist())}
+    return np.array([places[device_id] for device_id in part.device_id.tolist()])
+
+
+def _numbers_of_tiles(areas: Floats, tile: Floats) -> Iterator[Ints]:
+    """How many tiles each device may do: about as many as memory asks for, at least, and more."""
+    least = np.ceil(areas / tile)
+    about = np.minimum(np.maximum(np.rint(areas / tile), 1.0), least)
+    before = None
+    for n_tiles in (about, least, *(np.ceil(areas / tile * slack) for slack in _SLACKS)):
+        if before is None or (n_tiles != before).any():
+            yield n_tiles.astype(np.int64)
+        before = n_tiles
 
 
 def _whole_areas(
-    form: CostForm, fleet: FleetArrays, sides: tuple[int, int], bound_s: float
+    form: CostForm, fleet: FleetArrays, sides: tuple[int, int], time_s: float
 ) -> tuple[Floats, float]:
-    """Whole cells that each device can do, in about the least time in which they are enough."""
+    """Whole cells that each device can do in ``time_s``, or in a longer time, if needed; and it."""
     n_cells = sides[0] * sides[1]
 
     def done(times_s: Floats) -> Floats:
         areas = np.floor(area_within(form, fleet, *sides, times_s[:, None]))
         return np.asarray(areas.sum(axis=1) / n_cells)
 
-    time_s = bound_s * (1 + 1e-3)
     areas = np.floor(area_within(form, fleet, *sides, time_s))
     if areas.sum() < _NEARLY * n_cells:
         first_s = float(fleet.latency_s.min())
         time_s = first_time_s(done, fleet, time_s - first_s) * (1 + 1e-3)
         areas = np.floor(area_within(form, fleet, *sides, time_s))
     return areas, time_s
-
-
-def _cut_slots(
-    form: CostForm,
-    fleet: FleetArrays,
-    n_slots: Ints,
-    areas: Floats,
-    time_s: float,
-    sides: tuple[int, int],
-) -> Ints | None:
-    """As `_cut`, with a number of tiles per device; each has its share of the device's rates."""
-    owners = np.repeat(np.arange(len(fleet)), n_slots)
-    slots = fleet.take(owners, shares=1 / n_slots[owners])
-    if len(slots) <= _FEW:
-        cells = _cut_few(form, slots, sides, time_s)
-    else:
-        cells = cut_columns(form, slots, (areas / np.maximum(n_slots, 1))[owners], time_s, sides)
-    if cells is not None:
-        cells[:, 0] = owners[cells[:, 0]]
-    return cells
-
-
-def _cut_few(
-    form: CostForm, slots: FleetArrays, sides: tuple[int, int], bound_s: float
-) -> Ints | None:
-    """The better of the best cut into columns and the best cut into rows."""
-    order = np.argsort(_alone_s(form, slots, sides), kind="stable")
-    ranked = slots.take(order).rates()
-    n_rows, n_cols = sides
-    columns = ColumnSearch(form, ranked, n_rows, n_cols).fastest(bound_s)
-    high_s = columns[0] if columns else math.inf
-    rows = ColumnSearch(form.transposed, ranked, n_cols, n_rows).fastest(bound_s, high_s)
-    if rows:
-        cells = np.array(rows[1], dtype=np.int64)[:, [0, 3, 4, 1, 2]]
-    elif columns:
-        cells = np.array(columns[1], dtype=np.int64)
-    else:
-        return None
-    cells[:, 0] = order[cells[:, 0]]
-    return cells
 
 
 def _alone_s(form: CostForm, slots: FleetArrays, sides: tuple[int, int]) -> Floats:
