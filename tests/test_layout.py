@@ -98,6 +98,16 @@ def test_the_agent_and_the_command_line_work_without_torch() -> None:
     )
 
 
+def test_a_plan_needs_no_torch() -> None:
+    run_python(
+        LIGHT_INSTALL
+        + "import cleave.cli.main\n"
+        + "from typer.testing import CliRunner\n"
+        + "question = ['plan', '--model', 'gpt2-small', '--tokens', '4096']\n"
+        + "assert CliRunner().invoke(cleave.cli.main.app, question).exit_code == 0\n"
+    )
+
+
 def test_without_torch_training_says_what_to_install() -> None:
     run_python(
         LIGHT_INSTALL

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from cleave import __version__
 from cleave.cli.main import app, main
 
-COMMANDS = ["demo", "join", "run"]
+COMMANDS = ["demo", "join", "plan", "run"]
 
 
 def cleave(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -48,7 +48,7 @@ class Question:
     fleet: Fleet
     fleet_name: str
     batch: Batch
-    total_tokens: float
+    total_tokens: int
     usd_per_gb: float | None = None
 
 
@@ -127,7 +127,7 @@ class RunFacts:
         gpu_usd: What those cost.
     """
 
-    total_tokens: float
+    total_tokens: int
     n_steps: int
     run_s: float
     calendar_s: float
