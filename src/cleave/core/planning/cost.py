@@ -209,11 +209,19 @@ class FleetArrays:
     @property
     def shares_lines(self) -> bool:
         """Whether more than the devices' own links limits it: a site or the server."""
-        return (
-            len(self.site_downlink_bytes_per_s) > 0
-            or self.egress_bytes_per_s < math.inf
-            or self.ingress_bytes_per_s < math.inf
-        )
+        return len(self.site_downlink_bytes_per_s) > 0 or self.has_slow_server
+
+    @property
+    def has_slow_server(self) -> bool:
+        """Whether there is a limit to what the server passes."""
+        return min(self.egress_bytes_per_s, self.ingress_bytes_per_s) < math.inf
+
+    @property
+    def first_s_by_site(self) -> Floats:
+        """The shortest round trip of each site's devices, ``(sites,)``."""
+        first_s = np.full(len(self.site_downlink_bytes_per_s) + 1, np.inf)
+        np.minimum.at(first_s, self.site, self.latency_s)  # those without a site are the last
+        return first_s[:-1]
 
     def rates(self) -> list[Rates]:
         """What each device has to itself as plain numbers, for loops over few devices."""
@@ -256,11 +264,7 @@ class FleetArrays:
 
 
 def makespan_s(form: CostForm, fleet: FleetArrays, cells: Ints) -> float:
-    """When all is back, if each device does its tiles one after the other.
-
-    A device needs its round trip and the longest of sending, computing and returning; a line that
-    several share, and the server, need the time for all bytes that pass through them, after the
-    shortest round trip.
+    """When all tiles are back, if each device does its own one after the other.
 
     Args:
         form: What a tile costs by its sides.
@@ -274,29 +278,54 @@ def makespan_s(form: CostForm, fleet: FleetArrays, cells: Ints) -> float:
         cost = terms[0] + terms[1] * m + terms[2] * n + terms[3] * m * n
         return np.bincount(index, weights=cost, minlength=len(fleet)).astype(np.float64)
 
-    down, up = total(form.down), total(form.up)
+    return finish_s(fleet, total(form.down), total(form.up), total((0.0, 0.0, 0.0, form.flops)))
+
+
+def finish_s(fleet: FleetArrays, down: Floats, up: Floats, flops: Floats) -> float:
+    """When everything is back, if each device sends, computes and returns so much at once.
+
+    A device needs its round trip and the longest of the three; a line that several share, and the
+    server, need the time for all bytes that pass through them, after the shortest round trip.
+
+    Args:
+        fleet: ``(devices,)``.
+        down: Bytes to each device, ``(devices,)``.
+        up: Bytes from each.
+        flops: Operations of each.
+    """
+    used = down + up + flops > 0
+    if not used.any():
+        return 0.0
     busy_s = np.maximum(
         np.maximum(down / fleet.downlink_bytes_per_s, up / fleet.uplink_bytes_per_s),
-        total((0.0, 0.0, 0.0, form.flops)) / fleet.flops_per_s,
+        flops / fleet.flops_per_s,
     )
-    last_s = float((fleet.latency_s + busy_s)[index].max())
+    last_s = float((fleet.latency_s + busy_s)[used].max())
     if not fleet.shares_lines:
         return last_s
-    first_s = float(fleet.latency_s[index].min())
-    return max(last_s, first_s + _shared_s(fleet, down, up))
+    return max(last_s, float(fleet.latency_s[used].min()) + _shared_s(fleet, down, up))
 
 
 def _shared_s(fleet: FleetArrays, down: Floats, up: Floats) -> float:
-    """How long the bytes of all devices keep the busiest site, or the server, busy."""
+    """When the bytes of all devices have passed the server, and those of each site its line."""
+    first_s = float(fleet.latency_s.min())
+    done_s = [
+        first_s + down.sum() / fleet.egress_bytes_per_s,
+        first_s + up.sum() / fleet.ingress_bytes_per_s,
+    ]
     behind = fleet.site >= 0
-    busy_s = [down.sum() / fleet.egress_bytes_per_s, up.sum() / fleet.ingress_bytes_per_s]
-    for n_bytes, rates in (
-        (down, fleet.site_downlink_bytes_per_s),
-        (up, fleet.site_uplink_bytes_per_s),
-    ):
-        at_site = np.bincount(fleet.site[behind], n_bytes[behind], minlength=len(rates))
-        busy_s.append((at_site / rates).max(initial=0.0))
-    return float(max(busy_s))
+    if behind.any():
+        n_bytes = np.stack([_at_sites(fleet, each) for each in (down, up)])
+        rates = np.stack([fleet.site_downlink_bytes_per_s, fleet.site_uplink_bytes_per_s])
+        used = np.isfinite(fleet.first_s_by_site)
+        done_s.append((fleet.first_s_by_site + n_bytes / rates)[:, used].max())
+    return float(max(done_s))
+
+
+def _at_sites(fleet: FleetArrays, n_bytes: Floats) -> Floats:
+    behind = fleet.site >= 0
+    n_sites = len(fleet.site_downlink_bytes_per_s)
+    return np.bincount(fleet.site[behind], n_bytes[behind], n_sites).astype(np.float64)
 
 
 def _terms(operand: Operand) -> Terms:

@@ -9,7 +9,7 @@ import numpy as np
 from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType
 from cleave.core.planning.bound import lower_bound_s
-from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, Terms
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, Terms, finish_s
 from cleave.core.planning.partition import partition
 from cleave.core.step.plan import Loads
 from cleave.errors import PlanError
@@ -66,12 +66,14 @@ class Tiler:
     _place: dict[int, int] = field(init=False)
     _tilings: dict[Rectangle, Tiling] = field(init=False, default_factory=dict)
     _bounds: dict[Rectangle, float] = field(init=False, default_factory=dict)
-    _rates: _Rates = field(init=False)
+    _arrays: FleetArrays = field(init=False)
+    _able: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         """Look up what every cut needs."""
         self._place = {device.device_id: i for i, device in enumerate(self.fleet.devices)}
-        self._rates = _Rates.of(self.fleet, self.dtype)
+        self._arrays = FleetArrays.of(self.fleet, self.dtype)
+        self._able = np.array([self._place[each] for each in self._arrays.device_id.tolist()])
 
     def cut(self, rectangle: Rectangle) -> Tiling:
         """The cut of a rectangle.
@@ -90,8 +92,7 @@ class Tiler:
             return self.cut(rectangle).bound_s
         key = replace(rectangle, form=form)
         if key not in self._bounds:
-            arrays = FleetArrays.of(self.fleet, self.dtype)
-            self._bounds[key] = lower_bound_s(form, arrays, *rectangle.sides)
+            self._bounds[key] = lower_bound_s(form, self._arrays, *rectangle.sides)
         return self._bounds[key]
 
     def loads(self, tiling: Tiling, form: CostForm, *, is_held: bool = False) -> Loads:
@@ -117,7 +118,7 @@ class Tiler:
         memory = np.zeros(n_devices)
         if is_held:
             memory = total(cost(form.memory))
-            if (memory > self._rates.memory_bytes * (1 + 1e-9)).any():
+            if (memory[self._able] > self._arrays.memory_bytes * (1 + 1e-9)).any():
                 raise PlanError("what is to stay on the devices needs more than they lend")
         else:
             np.maximum.at(memory, tiling.index, cost(form.memory))
@@ -127,7 +128,10 @@ class Tiler:
 
     def seconds(self, loads: Loads) -> float:
         """When the last device is done, and the sites and the server with all bytes."""
-        return self._rates.seconds(loads)
+        able = self._able
+        return finish_s(
+            self._arrays, loads.down_bytes[able], loads.up_bytes[able], loads.flops[able]
+        )
 
     def _cut(self, rectangle: Rectangle) -> Tiling:
         form, sides = rectangle.form, rectangle.sides
@@ -140,62 +144,3 @@ class Tiler:
             bound_s=cut.bound_s,
             left_out=cut.left_out,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Rates:
-    downlink_bytes_per_s: Floats
-    uplink_bytes_per_s: Floats
-    flops_per_s: Floats
-    latency_s: Floats
-    memory_bytes: Floats
-    site: Ints
-    site_down_bytes_per_s: Floats
-    site_up_bytes_per_s: Floats
-    egress_bytes_per_s: float
-    ingress_bytes_per_s: float
-
-    @classmethod
-    def of(cls, fleet: Fleet, dtype: DType) -> _Rates:
-        places = {0: 0, **{site.site_id: i for i, site in enumerate(fleet.sites, 1)}}
-        devices = fleet.devices
-
-        def array(values: list[float]) -> Floats:
-            return np.array(values, dtype=np.float64)
-
-        return cls(
-            downlink_bytes_per_s=array([d.downlink_bytes_per_s for d in devices]),
-            uplink_bytes_per_s=array([d.uplink_bytes_per_s for d in devices]),
-            flops_per_s=array([d.flops_per_s.get(dtype, np.inf) for d in devices]),
-            latency_s=array([d.latency_s for d in devices]),
-            memory_bytes=array([d.memory_bytes for d in devices]),
-            site=np.array([places[d.site_id] for d in devices], dtype=np.int64),
-            site_down_bytes_per_s=array([np.inf, *(s.downlink_bytes_per_s for s in fleet.sites)]),
-            site_up_bytes_per_s=array([np.inf, *(s.uplink_bytes_per_s for s in fleet.sites)]),
-            egress_bytes_per_s=fleet.server.egress_bytes_per_s,
-            ingress_bytes_per_s=fleet.server.ingress_bytes_per_s,
-        )
-
-    def seconds(self, loads: Loads) -> float:
-        busy_s = np.maximum(
-            np.maximum(
-                loads.down_bytes / self.downlink_bytes_per_s,
-                loads.up_bytes / self.uplink_bytes_per_s,
-            ),
-            loads.flops / self.flops_per_s,
-        )
-        used = loads.is_used
-        if not used.any():
-            return 0.0
-        first_s = float(self.latency_s[used].min())
-        shared_s = max(
-            loads.down_bytes.sum() / self.egress_bytes_per_s,
-            loads.up_bytes.sum() / self.ingress_bytes_per_s,
-            self._busiest_site_s(loads.down_bytes, self.site_down_bytes_per_s),
-            self._busiest_site_s(loads.up_bytes, self.site_up_bytes_per_s),
-        )
-        return max(float((self.latency_s + busy_s)[used].max()), first_s + float(shared_s))
-
-    def _busiest_site_s(self, n_bytes: Floats, bytes_per_s: Floats) -> float:
-        sums = np.bincount(self.site, weights=n_bytes, minlength=len(bytes_per_s))
-        return float((sums / bytes_per_s).max())
