@@ -65,6 +65,13 @@ def test_devices_without_work_are_counted_with_a_reason() -> None:
     assert facts().left_out == (LeftOut("phone", 1, reason),)
 
 
+def test_what_is_lent_is_that_of_the_devices_used() -> None:
+    roomy = replace(FLEET.devices[3], memory_bytes=8_000_000)
+    fleet = Fleet((*FLEET.devices[:3], roomy, FLEET.devices[4]), FLEET.sites, FLEET.server)
+    phone = facts(question=replace(QUESTION, fleet=fleet)).kinds[1]
+    assert (phone.n_used, phone.memory_lent_bytes) == (1, 8e6)  # the other lends 4 MB
+
+
 def test_a_kind_without_work_is_there_with_nothing() -> None:
     fleet = Fleet((*FLEET.devices[:4], device(5, "tablet")), FLEET.sites, FLEET.server)
     tablet = facts(question=replace(QUESTION, fleet=fleet)).kinds[-1]
@@ -143,6 +150,10 @@ def test_a_plan_that_nothing_speaks_against_has_no_warnings() -> None:
         ({"a100_step_s": 5.0}, "One rented A100 takes 5.0 s a step, $0.00 for the run"),
         ({"a100_step_s": 5.0, "a100_count": 3}, "3 rented A100s take 5.0 s a step"),
         ({"family": "grid"}, "does not run grid plans yet; the fastest that it does run is ksplit"),
+        (
+            {"step_s": 4 * 3600.0},
+            "A step takes longer than devices are there: a phone 2.0 h a day.",
+        ),
         ({"devices_used": 1001}, "1,001 devices are more than the 1,000 connections"),
         ({"server_busy_share": 0.9}, "process, is busy 90% of the step: more than about 4"),
     ],

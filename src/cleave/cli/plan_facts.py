@@ -25,7 +25,7 @@ LAN_ROUND_TRIP_S = 0.005
 USD_PER_GB = 0.05
 """What a server's traffic to the Internet costs if nothing else is said; inside a LAN nothing."""
 _DAYS_PER_MONTH = 30
-_HOUR_S = 3600.0
+HOUR_S = 3600.0
 
 Floats = npt.NDArray[np.float64]
 
@@ -60,14 +60,14 @@ class KindFacts:
         kind: Its name.
         n_present: How many the fleet has.
         n_used: How many get work.
-        down_bytes: Server to device, per step; as all that follows the mean over used ones.
+        down_bytes: Server to device, per step; as all that follows a mean over used ones.
         up_bytes: Device to server, per step.
         down_busy_share: Of the step, of its downlink or of the line that it shares.
         up_busy_share: Likewise of its uplink.
         compute_busy_share: Of the step, of its processor.
         memory_bytes: The most it holds at once.
-        memory_lent_bytes: What its owner lends; mean over all of the kind.
-        hours_per_day: That it is there and may be used: a night; mean over all of the kind.
+        memory_lent_bytes: What its owner lends.
+        hours_per_day: That it is there and may be used: a night.
         night_bytes: Both ways, in those hours; what stays on it is sent once a night.
         month_bytes: 30 nights.
         month_cap_bytes: The least that an owner of one allows, None for no limit.
@@ -300,14 +300,19 @@ def _kinds(best: FamilyPlan, question: Question) -> tuple[KindFacts, ...]:
     caps = np.array([device.caps.bytes_per_month for device in devices])
     round_trips = np.array([device.latency_s for device in devices])
     resident = best.resident_bytes / max(1, int(used.sum()))
-    night = resident + (loads.down_bytes + loads.up_bytes) * hours * _HOUR_S / best.step_s
+    night = (
+        np.where(used, resident, 0.0)
+        + (loads.down_bytes + loads.up_bytes) * hours * HOUR_S / best.step_s
+    )
     found: list[KindFacts] = []
     for name in dict.fromkeys(names.tolist()):
         mine = names == name
         chosen = mine & used
 
-        def mean(values: Floats, over: npt.NDArray[np.bool_] = chosen) -> float:
-            return float(values[over].mean()) if over.any() else 0.0
+        those = chosen if chosen.any() else mine  # without work all that it does is 0
+
+        def mean(values: Floats, those: npt.NDArray[np.bool_] = those) -> float:
+            return float(values[those].mean())
 
         facts = KindFacts(
             kind=name,
@@ -319,12 +324,12 @@ def _kinds(best: FamilyPlan, question: Question) -> tuple[KindFacts, ...]:
             up_busy_share=mean(up_s) / best.step_s,
             compute_busy_share=mean(loads.flops / rates) / best.step_s,
             memory_bytes=mean(loads.memory_bytes),
-            memory_lent_bytes=mean(lent, mine),
-            hours_per_day=mean(hours, mine),
+            memory_lent_bytes=mean(lent),
+            hours_per_day=mean(hours),
             night_bytes=mean(night),
             month_bytes=mean(night) * _DAYS_PER_MONTH,
-            month_cap_bytes=_known(float(caps[mine].min())),
-            round_trip_s=float(np.median(round_trips[mine])),
+            month_cap_bytes=_known(float(caps[those].min())),
+            round_trip_s=float(np.median(round_trips[those])),
             work_share=float(loads.flops[chosen].sum() / max(1.0, loads.flops.sum())),
         )
         found.append(facts)
@@ -378,7 +383,7 @@ def _run(
     if usd_per_gb is None:
         usd_per_gb = 0.0 if is_on_lan(kinds) else USD_PER_GB
     egress = n_steps * best.egress_bytes + best.resident_bytes
-    gpu_hours = n_steps * one_gpu_s / _HOUR_S
+    gpu_hours = n_steps * one_gpu_s / HOUR_S
     return RunFacts(
         total_tokens=question.total_tokens,
         n_steps=n_steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cleave import units
-from cleave.cli.plan_facts import LAN_ROUND_TRIP_S, PlanFacts
+from cleave.cli.plan_facts import HOUR_S, LAN_ROUND_TRIP_S, PlanFacts
 
 RUN_TODAY = ("block", "ksplit", "mixed")
 """Families that this version runs; the others are forecasts."""
@@ -59,6 +59,10 @@ def _about_devices(facts: PlanFacts) -> Iterator[str]:
                 f"Each {each.kind} moves {units.format_bytes(each.month_bytes)} a month, "
                 f"more than the {units.format_bytes(cap)} that an owner allows."
             )
+    away = [each for each in used if facts.step_s > each.hours_per_day * HOUR_S]
+    if away:
+        nights = " and ".join(f"a {each.kind} {each.hours_per_day:.1f} h" for each in away)
+        yield f"A step takes longer than devices are there: {nights} a day."
     far = [each for each in used if each.round_trip_s >= LAN_ROUND_TRIP_S]
     much = [each for each in far if each.night_bytes > NIGHT_BYTES]
     if much:
@@ -77,7 +81,7 @@ def _about_devices(facts: PlanFacts) -> Iterator[str]:
         )
     if facts.left_out:
         counts = " and ".join(f"{left.n_devices:,} {left.kind}" for left in facts.left_out)
-        yield f"Left out: {counts}; the first {facts.left_out[0].reason}."
+        yield f"Left out: {counts}; the first: {facts.left_out[0].reason}."
 
 
 def _about_the_server(facts: PlanFacts) -> Iterator[str]:
