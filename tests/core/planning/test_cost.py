@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.planning.fleets import arrays, device, gemm, works
 
+from cleave.core.fleet import Server, Site
 from cleave.core.matrix import DType, Region
-from cleave.core.planning.cost import CostForm, Phases, phases, tile_cost, tile_time_s
+from cleave.core.planning.cost import CostForm, Phases, finish_s, phases, tile_cost, tile_time_s
 from cleave.core.work import Along, Fate, Operand, Work
 from cleave.errors import PlanError
 
@@ -80,3 +82,24 @@ def test_devices_without_the_type_are_not_in_the_arrays() -> None:
     able = arrays([device(3), replace(device(4), flops_per_s={DType.BF16: 1e9})])
     assert able.device_id.tolist() == [3]
     assert able.rates() == [(1e6, 1e6, 1e9, 0.0, float(1 << 50))]
+
+
+def test_a_line_and_the_server_take_the_time_of_all_bytes_that_pass() -> None:
+    line = Site(site_id=5, downlink_bytes_per_s=100.0, uplink_bytes_per_s=10.0)
+    devices = [
+        device(1, site_id=5, latency_s=0.2),
+        device(2, site_id=5, latency_s=0.1),
+        device(3, latency_s=0.01),
+    ]
+    down, up, flops = np.array([300.0, 200.0, 400.0]), np.array([20.0, 10.0, 0.0]), np.zeros(3)
+    # Site: 500 bytes at 100 bytes/s after the shorter round trip; 30 bytes up take 3 s.
+    assert finish_s(arrays(devices, [line]), down, up, flops) == pytest.approx(5.1)
+    # Server: 900 bytes at 90 bytes/s after the shortest of all.
+    slow = Server(nic_bytes_per_s=90.0)
+    assert finish_s(arrays(devices, [line], slow), down, up, flops) == pytest.approx(10.01)
+
+
+def test_a_site_whose_devices_do_nothing_takes_no_time() -> None:
+    line = Site(site_id=5, downlink_bytes_per_s=100.0, uplink_bytes_per_s=10.0)
+    fleet = arrays([device(1, site_id=5, latency_s=9.0), device(2, down=100.0)], [line])
+    assert finish_s(fleet, np.array([0.0, 50.0]), np.zeros(2), np.zeros(2)) == 0.5

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.core.planning.fleets import arrays, device, gemm
+from tests.core.planning.fleets import arrays, device
 
 from cleave.core.fleet import Server, Site
 from cleave.core.planning.bound import area_within, lower_bound_s

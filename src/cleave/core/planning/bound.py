@@ -90,7 +90,7 @@ def behind_lines(
         fleet: ``(devices,)``.
         sides: Rows and columns of the rectangle.
         areas: As of `area_within`, ``(devices,)``.
-        time_s: In which the line carries them.
+        time_s: In which the line carries them, after the shortest round trip of its site.
 
     Returns:
         Cells, ``(devices,)``.
@@ -102,7 +102,7 @@ def behind_lines(
     )
     pieces = pieces.take(np.lexsort((-pieces.size, fleet.site[pieces.owner])))
     site = fleet.site[pieces.owner]
-    free_s = max(time_s - float(fleet.latency_s.min()), 0.0)
+    free_s = np.maximum(time_s - fleet.first_s_by_site, 0.0)
     done = pieces.area
     for terms, rates in (
         (form.down, fleet.site_downlink_bytes_per_s),
@@ -111,7 +111,7 @@ def behind_lines(
         cost = pieces.cost(terms, sides)
         before = np.cumsum(cost) - cost
         starts = np.searchsorted(site, site)  # the first piece of each one's site
-        budget = rates[site] * free_s - (before - before[starts])
+        budget = (rates * free_s)[site] - (before - before[starts])
         done = np.minimum(done, pieces.within(terms, sides, budget))
     return np.where(fleet.site >= 0, _summed(pieces.owner, done, len(fleet)), areas)
 
@@ -232,6 +232,8 @@ def _done_through_lines(
     """The share of the work, or of the server's bytes if that is less, done in this time."""
     areas = behind_lines(form, fleet, sides, areas, free_s + float(fleet.latency_s.min()))
     share = float(areas.sum()) / (sides[0] * sides[1])
+    if not fleet.has_slow_server:
+        return share
     _, down, up = covering(form, fleet, sides, areas)
     egress = fleet.egress_bytes_per_s * free_s / max(down, _SMALLEST)
     ingress = fleet.ingress_bytes_per_s * free_s / max(up, _SMALLEST)

@@ -284,8 +284,9 @@ def makespan_s(form: CostForm, fleet: FleetArrays, cells: Ints) -> float:
 def finish_s(fleet: FleetArrays, down: Floats, up: Floats, flops: Floats) -> float:
     """When everything is back, if each device sends, computes and returns so much at once.
 
-    A device needs its round trip and the longest of the three; a line that several share, and the
-    server, need the time for all bytes that pass through them, after the shortest round trip.
+    A device needs its round trip and the longest of the three. The line of a site and the server
+    need the time for all bytes that pass through them, after the shortest round trip of the devices
+    that they feed.
 
     Args:
         fleet: ``(devices,)``.
@@ -303,29 +304,25 @@ def finish_s(fleet: FleetArrays, down: Floats, up: Floats, flops: Floats) -> flo
     last_s = float((fleet.latency_s + busy_s)[used].max())
     if not fleet.shares_lines:
         return last_s
-    return max(last_s, float(fleet.latency_s[used].min()) + _shared_s(fleet, down, up))
+    part = np.flatnonzero(used)
+    return max(last_s, _shared_s(fleet.take(part), down[part], up[part]))
 
 
 def _shared_s(fleet: FleetArrays, down: Floats, up: Floats) -> float:
-    """When the bytes of all devices have passed the server, and those of each site its line."""
+    """When all bytes have passed the server, and those of each site its line."""
     first_s = float(fleet.latency_s.min())
-    done_s = [
-        first_s + down.sum() / fleet.egress_bytes_per_s,
-        first_s + up.sum() / fleet.ingress_bytes_per_s,
-    ]
+    last_s = first_s + max(
+        down.sum() / fleet.egress_bytes_per_s, up.sum() / fleet.ingress_bytes_per_s
+    )
     behind = fleet.site >= 0
-    if behind.any():
-        n_bytes = np.stack([_at_sites(fleet, each) for each in (down, up)])
-        rates = np.stack([fleet.site_downlink_bytes_per_s, fleet.site_uplink_bytes_per_s])
-        used = np.isfinite(fleet.first_s_by_site)
-        done_s.append((fleet.first_s_by_site + n_bytes / rates)[:, used].max())
-    return float(max(done_s))
-
-
-def _at_sites(fleet: FleetArrays, n_bytes: Floats) -> Floats:
-    behind = fleet.site >= 0
-    n_sites = len(fleet.site_downlink_bytes_per_s)
-    return np.bincount(fleet.site[behind], n_bytes[behind], n_sites).astype(np.float64)
+    begin_s = fleet.first_s_by_site
+    for n_bytes, rates in (
+        (down, fleet.site_downlink_bytes_per_s),
+        (up, fleet.site_uplink_bytes_per_s),
+    ):
+        busy_s = np.bincount(fleet.site[behind], n_bytes[behind], len(rates)) / rates
+        last_s = max(last_s, (begin_s + busy_s).max(where=np.isfinite(begin_s), initial=0.0))
+    return float(last_s)
 
 
 def _terms(operand: Operand) -> Terms:

@@ -12,7 +12,13 @@ from cleave.core.device import DeviceProfile
 from cleave.core.fleet import Fleet
 from cleave.core.layout import Placement
 from cleave.core.matrix import DType, Region
-from cleave.core.planning.bound import area_within, first_time_s, lower_bound_s, tile_area_limit
+from cleave.core.planning.bound import (
+    area_within,
+    behind_lines,
+    first_time_s,
+    lower_bound_s,
+    tile_area_limit,
+)
 from cleave.core.planning.columns import cut_columns
 from cleave.core.planning.cost import (
     CostForm,
@@ -21,7 +27,6 @@ from cleave.core.planning.cost import (
     Ints,
     makespan_s,
     tile_cost,
-    tile_time_s,
 )
 from cleave.core.planning.few import ColumnSearch
 from cleave.core.planning.sites import share
@@ -94,12 +99,7 @@ def partition(
         Placement(Region(*span), device_id)
         for device_id, span in zip(ids, done.cells[:, 1:].tolist(), strict=True)
     )
-    used = set(ids)
-    left_out = tuple(
-        (device.device_id, _why_not(form, device, dtype, grid, done.makespan_s))
-        for device in fleet.devices
-        if device.device_id not in used
-    )
+    left_out = tuple(_left_out(form, fleet, able, grid, done, dtype))
     return Partition(
         tiles=tiles, makespan_s=done.makespan_s, bound_s=done.bound_s, left_out=left_out
     )
@@ -199,7 +199,7 @@ class _Search:
         """Cuts for devices with links of their own."""
         form, sides = self._form, self._sides
         if len(fleet) <= _FEW and form.memory_bytes(*sides) <= fleet.memory_bytes.min():
-            yield from self._cut_few(fleet, _alone_s(form, fleet, sides))
+            yield from self._cut_few(fleet, _tile_s(form, fleet, *sides))
             return
         areas, time_s = _whole_areas(form, fleet, sides, time_s)
         tile = np.maximum(tile_area_limit(form, fleet, *sides), 1.0)
@@ -218,7 +218,7 @@ class _Search:
     def _cut_slots(self, slots: FleetArrays, sizes: Floats, time_s: float) -> Iterator[Ints]:
         """A cut into one tile for each slot, unless memory forbids it."""
         if len(slots) <= _FEW:
-            yield from self._cut_few(slots, _alone_s(self._form, slots, self._sides))
+            yield from self._cut_few(slots, _tile_s(self._form, slots, *self._sides))
             yield from self._cut_few(slots, -sizes)
         elif len(slots) <= _MANY:
             cells = cut_columns(self._form, slots, sizes, time_s, self._sides)
@@ -290,12 +290,12 @@ def _whole_areas(
     return areas, time_s
 
 
-def _alone_s(form: CostForm, slots: FleetArrays, sides: tuple[int, int]) -> Floats:
-    """How long each would take for all of it: an order that other devices don't change."""
-    down_s = tile_cost(form.down, *sides) / slots.downlink_bytes_per_s
-    up_s = tile_cost(form.up, *sides) / slots.uplink_bytes_per_s
-    compute_s = form.flops * sides[0] * sides[1] / slots.flops_per_s
-    return slots.latency_s + np.maximum(np.maximum(down_s, up_s), compute_s)
+def _tile_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: int) -> Floats:
+    """How long each device would take for a tile of these sides."""
+    down_s = tile_cost(form.down, n_rows, n_cols) / fleet.downlink_bytes_per_s
+    up_s = tile_cost(form.up, n_rows, n_cols) / fleet.uplink_bytes_per_s
+    compute_s = form.flops * n_rows * n_cols / fleet.flops_per_s
+    return fleet.latency_s + np.maximum(np.maximum(down_s, up_s), compute_s)
 
 
 def _no_device(devices: Sequence[DeviceProfile], dtype: DType, needed_bytes: int) -> PlanError:
@@ -312,18 +312,51 @@ def _no_device(devices: Sequence[DeviceProfile], dtype: DType, needed_bytes: int
     )
 
 
-def _why_not(
-    form: CostForm, device: DeviceProfile, dtype: DType, grid: _Grid, finish_s: float
-) -> str:
-    if dtype not in device.flops_per_s:
-        return f"may not be given {dtype.value}"
+def _left_out(
+    form: CostForm, fleet: Fleet, able: FleetArrays, grid: _Grid, done: Cut, dtype: DType
+) -> Iterator[tuple[int, str]]:
+    """Devices that get nothing, in their order, and why."""
+    is_used = np.zeros(len(able), dtype=bool)
+    is_used[done.cells[:, 0]] = True
+    used = set(able.device_id[is_used].tolist())
+    reasons: dict[int, str] = {}
+    if len(used) < len(able):
+        idle = np.flatnonzero(~is_used)
+        why = _why_idle(form, able, idle, grid, done.makespan_s)
+        reasons = dict(zip(able.device_id[idle].tolist(), why, strict=True))
     needed_bytes = form.memory_bytes(grid.row_quantum, grid.col_quantum)
-    if needed_bytes > device.memory_bytes:
-        return f"lends {device.memory_bytes} bytes, the smallest tile needs {needed_bytes}"
-    if device.latency_s >= finish_s:
-        return f"its round trip takes {device.latency_s:.3g} s, the others {finish_s:.3g} s for all"
-    smallest = Region(0, grid.row_quantum, 0, grid.col_quantum)
-    smallest_s = tile_time_s(form, smallest, device, dtype)
-    if smallest_s >= finish_s:
-        return f"its smallest tile takes {smallest_s:.3g} s, the others {finish_s:.3g} s for all"
-    return f"would not shorten the {finish_s:.3g} s that the others take"
+    for device in fleet.devices:
+        if device.device_id in used:
+            continue
+        if dtype not in device.flops_per_s:
+            yield device.device_id, f"may not be given {dtype.value}"
+        elif device.memory_bytes < needed_bytes:
+            lent = f"lends {device.memory_bytes} bytes"
+            yield device.device_id, f"{lent}, the smallest tile needs {needed_bytes}"
+        else:
+            yield device.device_id, reasons[device.device_id]
+
+
+def _why_idle(
+    form: CostForm, able: FleetArrays, idle: Ints, grid: _Grid, finish_s: float
+) -> Iterator[str]:
+    """Why each of ``idle`` gets nothing though it could hold a tile."""
+    sides = grid.n_rows, grid.n_cols
+    alone = area_within(form, able, *sides, finish_s)
+    behind = behind_lines(form, able, sides, alone, finish_s)
+    is_crowded = (behind < alone / 2)[idle]
+    part = able.take(idle)
+    smallest_s = _tile_s(form, part, grid.row_quantum, grid.col_quantum)
+    for latency_s, tile_s, crowded in zip(
+        part.latency_s.tolist(), smallest_s.tolist(), is_crowded.tolist(), strict=True
+    ):
+        if latency_s >= finish_s:
+            yield f"its round trip takes {latency_s:.3g} s, the others {finish_s:.3g} s for all"
+        elif tile_s >= finish_s:
+            yield f"its smallest tile takes {tile_s:.3g} s, the others {finish_s:.3g} s for all"
+        elif crowded:
+            yield "the line of its site is full with what fewer devices do there"
+        elif able.has_slow_server:
+            yield "would add to what passes the server, and not shorten anything"
+        else:
+            yield f"would not shorten the {finish_s:.3g} s that the others take"

@@ -13,6 +13,7 @@ from cleave.core.planning.bound import (
 )
 from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints
 
+_SLIVER = 0.01  # of the average area: for less a device is not bothered
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by
 
 
@@ -39,6 +40,7 @@ def share(form: CostForm, fleet: FleetArrays, sides: tuple[int, int], time_s: fl
     if not fleet.shares_lines:
         return fleet
     areas = behind_lines(form, fleet, sides, area_within(form, fleet, *sides, time_s), time_s)
+    areas = np.where(areas * np.count_nonzero(areas) < _SLIVER * areas.sum(), 0.0, areas)
     tile = tile_area_limit(form, fleet, *sides)
     down = least_cost_in_tiles(form.down, areas, tile, *sides)
     up = least_cost_in_tiles(form.up, areas, tile, *sides)
