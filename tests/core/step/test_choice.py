@@ -77,6 +77,17 @@ def test_the_summary_names_each_product_once_with_its_form() -> None:
     )
 
 
+def test_a_head_that_devices_cannot_keep_is_sent_twice() -> None:
+    # Logits alone are 16,384 x 32,000 x 2 bytes, 1.05 GB; 24 devices lend 38 MB each.
+    small = replace(
+        unequal(24),
+        devices=tuple(replace(each, memory_bytes=38_000_000) for each in unequal(24).devices),
+    )
+    assert (
+        "head: blocks of the vocabulary, sent twice" in best_plan(SMALL, small, BATCH).best.summary
+    )
+
+
 def test_with_adapters_fewer_bytes_travel() -> None:
     full = best_plan(SMALL, unequal(24), BATCH).best
     adapters = best_plan(SMALL, unequal(24), replace(BATCH, lora_rank=16)).best

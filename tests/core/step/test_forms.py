@@ -12,6 +12,7 @@ from cleave.core.step.forms import (
     forward_held,
     gemm_forms,
     head_forms,
+    head_forms_alone,
     holding,
 )
 
@@ -73,6 +74,13 @@ def test_a_frozen_head_stays_where_it_is() -> None:
     forward, backward = head_forms(TINY, Batch(tokens=12, length=4, lora_rank=2))
     assert forward.down[2] == 0
     assert backward.up[2] == 0
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_head_of_which_nothing_stays_is_sent_twice(rank: int) -> None:
+    forward, backward = head_forms_alone(TINY, Batch(tokens=12, length=4, lora_rank=rank))
+    assert forward.down == (0, 2 * 8 + 4, 2 * 8, 0)
+    assert backward.down == (0, 2 * 8 + 4 + 4, 2 * 8, 0)  # and each token's log-sum-exp
 
 
 @pytest.mark.parametrize("terms", ["down", "up", "memory"])

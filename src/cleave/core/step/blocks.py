@@ -20,6 +20,7 @@ from cleave.core.step.forms import (
     forward_held,
     gemm_forms,
     head_forms,
+    head_forms_alone,
     holding,
 )
 from cleave.core.step.model import Linear, ModelShape
@@ -104,7 +105,7 @@ def operations(
     attention = Way("block", "a sequence and KV head", ways.with_recomputation(stages))
     found = [linears[0], Operation("attention", model.n_layers, (attention,)), *linears[1:]]
     if model.head is not None:
-        found.append(Operation("head", 1, (ways.of_head(),)))
+        found.append(Operation("head", 1, ways.of_head()))
     return tuple(found)
 
 
@@ -149,15 +150,22 @@ class _Ways:
             found.append(Way(how, note, stages))
         return tuple(found)
 
-    def of_head(self) -> Way:
-        """The head with its loss: both passes on the same tiles."""
+    def of_head(self) -> tuple[Way, ...]:
+        """The head with its loss: both passes on the same tiles, or each on its own."""
         forward, backward = head_forms(self._model, self._batch)
+        sides = (self._batch.tokens, self._model.vocab)
+        first, second = (
+            Rectangle(form, sides) for form in head_forms_alone(self._model, self._batch)
+        )
+        alone = ((Pass.alone(first),), (Pass.alone(second),))
         if self._batch.is_frozen:
             head = self._model.hidden * self._model.vocab * self._batch.wire.itemsize
             backward = holding(backward, 1.0, self._weights_bytes / head)
-        rectangle = Rectangle(_together(forward, backward), (self._batch.tokens, self._model.vocab))
-        return Way(
-            "block", "blocks of the vocabulary", _on_same_tiles(forward, backward, rectangle)
+        rectangle = Rectangle(_together(forward, backward), sides)
+        kept = _on_same_tiles(forward, backward, rectangle)
+        return (
+            Way("block", "blocks of the vocabulary", kept),
+            Way("block", "blocks of the vocabulary, sent twice", alone),
         )
 
     def _kept(self, linear: Linear, m: int) -> Way:

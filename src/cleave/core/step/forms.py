@@ -134,3 +134,15 @@ def head_forms(model: ModelShape, batch: Batch) -> tuple[CostForm, CostForm]:
         memory=(0.0, held[1] + bytes_per_side, held[2] + trained, held[3]),
     )
     return forward, backward
+
+
+def head_forms_alone(model: ModelShape, batch: Batch) -> tuple[CostForm, CostForm]:
+    """As `head_forms`, where nothing stays on a device: backward gets again what forward got."""
+    forward, backward = head_forms(model, batch)
+    _, per_row, _, _ = forward.down
+    per_col = float(batch.wire.itemsize * model.hidden)
+    _, log_sum_exp, _, _ = backward.down
+    return (
+        replace(forward, down=(0.0, per_row, per_col, 0.0)),
+        replace(backward, down=(0.0, per_row + log_sum_exp, per_col, 0.0)),
+    )
