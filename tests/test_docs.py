@@ -2,13 +2,16 @@
 
 import ast
 import re
+import runpy
 import typing
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import typer
 
 import cleave
+from cleave.catalog.fleets import PRESETS
 from cleave.cli.main import app
 from cleave.compute.executor import VOCABULARY
 from cleave.server.status import DeviceStatus, FleetStats
@@ -59,8 +62,25 @@ def test_every_option_that_the_docs_name_is_there() -> None:
     for sub in [command, *getattr(command, "commands", {}).values()]:
         for parameter in sub.params:
             known |= {*parameter.opts, *parameter.secondary_opts}
-    named = re.findall(r"(?:cleave (?:demo|join|run)[^`\n]*?|`)(--[a-z-]+)", EVERYTHING)
+    named = re.findall(r"(?:cleave (?:demo|join|plan|run)[^`\n]*?|`)(--[a-z-]+)", EVERYTHING)
     assert set(named) - known == set()
+
+
+def test_the_planner_page_has_every_option_and_every_preset_of_a_plan() -> None:
+    text = page("planner.md")
+    plan = getattr(typer.main.get_command(app), "commands", {})["plan"]
+    for name in [*(option for each in plan.params for option in each.opts), *PRESETS]:
+        assert f"`{name}`" in text or name == "--help", name
+
+
+def test_the_tiling_in_the_docs_is_drawn_from_a_plan_that_covers_it() -> None:
+    pictures = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
+    for svg in (pictures["tiling_svg"](), (ROOT / "docs" / "tiling.svg").read_text("utf-8")):
+        picture = ElementTree.fromstring(svg)
+        tiles = [each for each in picture.iter() if each.get("class") == "tile"]
+        assert len(tiles) == 16
+        area = sum(float(each.get("width", 0)) * float(each.get("height", 0)) for each in tiles)
+        assert area == pytest.approx(400 * 360, rel=1e-3)  # sides are rounded to 0.1
 
 
 def test_the_protocol_page_has_every_op_and_message() -> None:
