@@ -1,15 +1,16 @@
 """Tiles cover the rectangle once, fit their devices, and are done near the lower bound."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.planning.fleets import device, fleets, gemm, homes, works
 
 from cleave.core.device import DeviceProfile
-from cleave.core.fleet import Fleet
+from cleave.core.fleet import Fleet, Server, Site
 from cleave.core.matrix import DType, Region
 from cleave.core.planning.cost import CostForm, tile_cost
 from cleave.core.planning.partition import Partition, partition
@@ -207,3 +208,76 @@ def test_a_type_that_no_device_may_be_given_is_an_error() -> None:
     work = gemm(m=4, n=4, k=4).forms()[0]
     with pytest.raises(PlanError, match="none of 1 devices may be given float32"):
         cut(work, [replace(device(1), flops_per_s={})])
+
+
+@st.composite
+def sited_fleets(draw: st.DrawFn) -> Fleet:
+    """Devices of which some share one of two lines, and a server; any of these may bind."""
+    rate = st.floats(0.1, 10.0)
+    sites = tuple(
+        Site(site_id=i, downlink_bytes_per_s=1e6 * draw(rate), uplink_bytes_per_s=1e6 * draw(rate))
+        for i in (1, 2)
+    )
+    devices = [replace(each, site_id=draw(st.integers(0, 2))) for each in draw(fleets())]
+    nic = draw(st.sampled_from([math.inf, 1e6, 1e7]))
+    return Fleet(tuple(devices), sites, Server(nic_bytes_per_s=nic))
+
+
+@settings(max_examples=60)
+@given(works(), sited_fleets(), QUANTA)
+def test_with_sites_and_a_server_the_makespan_counts_all_bytes_that_pass(
+    work: Work, fleet: Fleet, quantum: int
+) -> None:
+    form, sides = CostForm.of(work), (work.n_rows, work.n_cols)
+    plan = partition(form, fleet, DType.F32, sides, (quantum, quantum))
+    assert (covered(work, plan) == 1).all()
+    lines_s = [finish_s(work, plan, list(fleet.devices))]
+    for crowd, down_rate, up_rate in lines(fleet):
+        ids = {device.device_id for device in crowd}
+        tiles = [placement.tile for placement in plan.tiles if placement.device_id in ids]
+        if tiles:
+            used = {placement.device_id for placement in plan.tiles} & ids
+            down = sum(tile_cost(form.down, tile.n_rows, tile.n_cols) for tile in tiles)
+            up = sum(tile_cost(form.up, tile.n_rows, tile.n_cols) for tile in tiles)
+            first_s = min(device.latency_s for device in crowd if device.device_id in used)
+            lines_s.append(first_s + max(down / down_rate, up / up_rate))
+    assert plan.makespan_s == pytest.approx(max(lines_s))
+    assert plan.makespan_s >= plan.bound_s * (1 - 1e-9)
+    assert plan == partition(form, fleet, DType.F32, sides, (quantum, quantum))
+
+
+def lines(fleet: Fleet) -> list[tuple[list[DeviceProfile], float, float]]:
+    """Who shares each line, and its rates: the server's is everybody's."""
+    server = fleet.server
+    shared = [(list(fleet.devices), server.egress_bytes_per_s, server.ingress_bytes_per_s)]
+    for site in fleet.sites:
+        crowd = [device for device in fleet.devices if device.site_id == site.site_id]
+        shared.append((crowd, site.downlink_bytes_per_s, site.uplink_bytes_per_s))
+    return shared
+
+
+@pytest.mark.parametrize("n_devices", [16, 128, 1024])
+def test_homes_that_share_lines_come_within_five_percent_of_the_bound(n_devices: int) -> None:
+    devices = [replace(each, site_id=1 + i // 3) for i, each in enumerate(homes(n_devices))]
+    sites = tuple(
+        Site(site_id=1 + i // 3, downlink_bytes_per_s=15e6, uplink_bytes_per_s=3e6)
+        for i in range(0, n_devices, 3)
+    )
+    form = CostForm.of(gemm(131072, 22016, 4096).forms()[0])
+    plan = partition(form, Fleet(tuple(devices), sites), DType.F32, (131072, 22016))
+    assert plan.makespan_s <= 1.05 * plan.bound_s
+    assert {reason for _, reason in plan.left_out} == {
+        "the line of its site is full with what fewer devices do there"
+    }
+
+
+def test_behind_a_slow_server_few_devices_do_all() -> None:
+    form = CostForm.of(gemm(400, 400, 4000).forms()[0])
+    devices = tuple(device(i, flops=1e12) for i in range(16))
+    # A quarter each takes 6.4 MB down, 6.4 s: four devices need 25.6 MB of the server in that time.
+    fast = partition(form, Fleet(devices, (), Server(nic_bytes_per_s=1e8)), DType.F32, (400, 400))
+    slow = partition(form, Fleet(devices, (), Server(nic_bytes_per_s=4e6)), DType.F32, (400, 400))
+    assert len({placement.device_id for placement in fast.tiles}) == 16
+    assert len({placement.device_id for placement in slow.tiles}) == 4
+    assert slow.makespan_s == pytest.approx(6.4)
+    assert "would add to what passes the server" in slow.left_out[0][1]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.core.planning.fleets import device, gemm, works
 
 from cleave.core.device import DeviceProfile
-from cleave.core.matrix import Region
+from cleave.core.matrix import DType, Region
 from cleave.core.planning.cost import CostForm
-from cleave.core.planning.strips import strips
+from cleave.core.planning.strips import strips, strips_memory_bytes, strips_time_s
 from cleave.core.work import Work
 from cleave.errors import PlanError
 
@@ -76,3 +76,42 @@ def test_a_tile_that_cannot_be_held_in_any_part_is_an_error() -> None:
     work = gemm(m=800, n=100, k=100).forms()[0]
     with pytest.raises(PlanError, match="forward needs 804 bytes, device 1 lends 700"):
         cut(work, work.whole, device(1, memory_bytes=700))
+
+
+WHOLE = Region(0, 8, 0, 10)
+GEMM = CostForm.of(gemm(m=8, n=10, k=5).forms()[0])  # fp32: 20 bytes a row, 20 a column, 4 a cell
+
+
+def test_strips_take_the_longest_phase_and_one_strip_of_the_others() -> None:
+    # B is 200 bytes, A 160, C 320; 800 flops.
+    one = device(1, down=200.0, up=80.0, flops=400.0, latency_s=0.5)
+    # B takes 1 s; then 0.8 s of A, 2 s of work and 4 s of results, in four strips:
+    # the first is ready to return after (0.8 + 2) / 4.
+    time_s = strips_time_s(GEMM, WHOLE, one, dtype=DType.F32, n_strips=4)
+    assert time_s == pytest.approx(0.5 + 1 + 0.7 + 4)
+    alone_s = strips_time_s(GEMM, WHOLE, one, dtype=DType.F32, n_strips=1)
+    assert alone_s == pytest.approx(0.5 + 1 + 0.8 + 2 + 4)
+
+
+@given(st.integers(1, 8), st.floats(0.1, 9.0), st.floats(0.1, 9.0), st.floats(0.1, 9.0))
+def test_the_time_is_that_of_strips_that_go_through_link_processor_and_link_by_turns(
+    n_strips: int, down: float, flops: float, up: float
+) -> None:
+    form = CostForm(down=(0, 1, 0, 0), up=(0, 1, 0, 0), flops=1, memory=(0, 0, 0, 0))
+    one = device(1, down=down, flops=flops, up=up)
+    tile = Region(0, n_strips, 0, 1)
+    sent_s = done_s = back_s = 0.0
+    for _ in range(n_strips):
+        sent_s += 1 / down
+        done_s = max(sent_s, done_s) + 1 / flops
+        back_s = max(done_s, back_s) + 1 / up
+    time_s = strips_time_s(form, tile, one, dtype=DType.F32, n_strips=n_strips)
+    assert time_s == pytest.approx(back_s)
+
+
+def test_strips_hold_what_they_share_and_three_of_them() -> None:
+    # B 200 bytes, and for each row 20 of A and 40 of C.
+    assert strips_memory_bytes(GEMM, WHOLE, 8) == 200 + 3 * 60
+    assert strips_memory_bytes(GEMM, WHOLE, 4) == 200 + 6 * 60
+    assert strips_memory_bytes(GEMM, WHOLE, 1) == GEMM.memory_bytes(8, 10)
+    assert strips_memory_bytes(GEMM, WHOLE, 2) == GEMM.memory_bytes(8, 10)

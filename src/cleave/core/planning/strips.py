@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from cleave.core.device import DeviceProfile
-from cleave.core.matrix import Region
+from cleave.core.matrix import DType, Region
 from cleave.core.planning.cost import CostForm, Terms
 from cleave.core.work import Work
 from cleave.errors import PlanError
 
 _MAX_STRIPS = 8
+_STRIPS_HELD = 3  # of a tile at once
 _WORTHWHILE = 0.99  # a further strip must bring all back at least this much sooner
 
 
@@ -49,6 +51,33 @@ def strips(
             "lend more with --memory"
         )
     return tuple(parts)
+
+
+def strips_time_s(
+    form: CostForm, tile: Region, device: DeviceProfile, *, dtype: DType, n_strips: int
+) -> float:
+    """When the last of equal strips along the rows of a tile is back, round trip included.
+
+    What all strips need travels first. Then links and processor each do one strip after the other:
+    the longest of sending, computing and returning all, and one strip's worth of the other two.
+    Many strips come near ``latency + max(down, compute, up)``; a single one takes their sum.
+
+    References:
+        docs/planner.md, the cost of a tile.
+    """
+    flow = _Flow.of(form, tile.n_rows, tile.n_cols, device, device.flops_per_s[dtype])
+    return device.latency_s + flow.finish_s(n_strips)
+
+
+def strips_memory_bytes(form: CostForm, tile: Region, n_strips: int) -> int:
+    """What equal strips along the rows of a tile hold at once, never more than the whole tile.
+
+    That is what all of them need, and three strips: one comes in, one is computed, one returns.
+    """
+    shared, by_rows = _split(form.memory, tile.n_rows, tile.n_cols)
+    height = -(-tile.n_rows // n_strips)
+    held = min(_STRIPS_HELD * height, tile.n_rows)
+    return math.ceil(shared + by_rows * held / max(tile.n_rows, 1))
 
 
 def _soonest(
