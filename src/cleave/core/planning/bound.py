@@ -12,6 +12,7 @@ from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, Terms
 
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by
 _ROUNDING = 1 + 1e-12  # what lies on the very edge is allowed
+_CRUMB = 1e-9  # relative: an area that is left by rounding alone, and needs no tile of its own
 _PRECISION = 2e-4  # relative, of a time that is searched for
 _SEARCH_WIDTH = 512  # numbers that numpy handles in about the time of one
 
@@ -133,7 +134,8 @@ def covering(
     pieces = _Pieces.of(areas, tile_area_limit(form, fleet, *sides), np.arange(len(fleet)))
     pieces = pieces.take(np.argsort(-pieces.size, kind="stable"))
     before = np.cumsum(pieces.area) - pieces.area
-    taken = replace(pieces, area=np.clip(sides[0] * sides[1] - before, 0.0, pieces.area))
+    n_cells = sides[0] * sides[1] * (1 - _CRUMB)
+    taken = replace(pieces, area=np.clip(n_cells - before, 0.0, pieces.area))
     return (
         _summed(taken.owner, taken.area, len(fleet)),
         float(taken.cost(form.down, sides).sum()),
@@ -161,7 +163,7 @@ class _Pieces:
         size = np.minimum(area, tile[devices])
         whole = np.minimum(np.floor(area / size * _ROUNDING) * size, area)
         rest = np.maximum(area - whole, 0.0)
-        more = np.flatnonzero(rest)
+        more = np.flatnonzero(rest > _CRUMB * area)
         return cls(
             np.concatenate([devices, devices[more]]),
             np.concatenate([size, rest[more]]),
@@ -349,6 +351,7 @@ def least_cost_in_tiles(
     """The cost of areas in tiles of up to ``tile`` cells, in the shapes for which it is least."""
     size = np.maximum(np.minimum(areas, tile), _SMALLEST)
     n_whole = np.floor(areas / size * _ROUNDING)
-    rest = np.maximum(areas - n_whole * size, 0.0)
+    rest = areas - n_whole * size
+    rest = np.where(rest > _CRUMB * areas, rest, 0.0)
     whole = n_whole * least_cost(terms, size, n_rows, n_cols)
     return whole + least_cost(terms, rest, n_rows, n_cols)
