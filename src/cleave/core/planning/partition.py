@@ -34,6 +34,7 @@ from cleave.core.planning.tiling import cut_equally
 from cleave.errors import PlanError
 
 _FEW = 16  # tiles for which every grouping into columns is tried
+_HANDFUL = 4  # devices for which one order has to do: as many agents wait for their plan
 _MANY = 1 << 14  # tiles that are all made equal, as there are enough to share out evenly
 _NEARLY = 0.99  # whole cells of all: a time in which so many are done is near enough
 _SLACKS = (1.5, 2.25)  # tiles per device, as multiples of what memory asks for
@@ -200,7 +201,8 @@ class _Search:
         form, sides = self._form, self._sides
         if len(fleet) <= _FEW and form.memory_bytes(*sides) <= fleet.memory_bytes.min():
             yield from self._cut_few(fleet, _tile_s(form, fleet, *sides))
-            return
+            if len(fleet) <= _HANDFUL and not self._fleet.shares_lines:
+                return
         areas, time_s = _whole_areas(form, fleet, sides, time_s)
         tile = np.maximum(tile_area_limit(form, fleet, *sides), 1.0)
         is_cut = False
