@@ -1,0 +1,110 @@
+"""Cuts where what a device does stays in its memory: no more than it can hold at once.
+
+Held weights and activations are not read one tile after the other: all that a device is given must
+be there together. Memory is concave in the area of a tile like every other cost, so several tiles
+need at least the room of one of the same area, and one tile per device is the best there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cleave.core.planning.bound import area_within, lower_bound_s, tile_area_limit
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats, makespan_s, tile_cost
+from cleave.core.planning.partition import Cut, cut
+from cleave.errors import PlanError
+
+_FILLS = (1.0, 0.9, 0.75, 0.55)  # how much of its memory a device is given, by turns
+_ROUNDING = 1 + 1e-9
+_PRECISION = 1e-3
+
+
+def cut_held(
+    form: CostForm, fleet: FleetArrays, sides: tuple[int, int], quanta: tuple[int, int] = (1, 1)
+) -> Cut:
+    """As `cleave.core.planning.partition.cut`, with all tiles of a device in memory together.
+
+    Raises:
+        PlanError: If the devices together cannot hold the rectangle.
+    """
+    smallest = tile_cost(form.memory, min(quanta[0], sides[0]), min(quanta[1], sides[1]))
+    roomy = np.flatnonzero(fleet.memory_bytes >= smallest)
+    if not len(roomy):
+        raise PlanError(
+            f"the smallest tile needs {smallest:.3g} bytes, more than any of {len(fleet)} devices "
+            "lends: lend more with --memory"
+        )
+    able = fleet.take(roomy)
+    best: Cut | None = None
+    bound_s = lower_bound_held_s(form, able, *sides)
+    for fill in _FILLS:
+        try:
+            found = cut(form, _limited(form, able, sides, fill), sides, quanta)
+        except PlanError:
+            break
+        if _fits(form, able, found):
+            best = found
+            break
+    if best is None:
+        raise PlanError(
+            f"what is to stay on the devices does not fit the memory of {len(able)} of them: "
+            "whole tiles leave too much unused"
+        )
+    cells = best.cells.copy()
+    finish_s = makespan_s(form, able, cells)
+    cells[:, 0] = roomy[cells[:, 0]]
+    return Cut(cells, finish_s, bound_s)
+
+
+def lower_bound_held_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: int) -> float:
+    """The time in which no plan can finish the rectangle, if what devices do stays with them.
+
+    Raises:
+        PlanError: If the devices together cannot hold the rectangle.
+    """
+    return lower_bound_s(form, _limited(form, fleet, (n_rows, n_cols), 1.0), n_rows, n_cols)
+
+
+def _limited(
+    form: CostForm, fleet: FleetArrays, sides: tuple[int, int], fill: float
+) -> FleetArrays:
+    """The fleet, slowed where a device would else be given more than it holds at once.
+
+    In the time in which the devices are done, each as far as its memory goes, those that have more
+    time than room compute just fast enough to do what they can hold.
+    """
+    room = tile_area_limit(form, replace(fleet, memory_bytes=fill * fleet.memory_bytes), *sides)
+    n_cells = float(sides[0] * sides[1])
+    if room.sum() < n_cells:
+        raise PlanError(
+            f"what is to stay on the devices fills {n_cells / max(room.sum(), 1.0):.2f} times the "
+            f"memory that {len(fleet)} of them lend: lend more with --memory, or use more devices"
+        )
+
+    def areas(time_s: float) -> Floats:
+        return np.minimum(area_within(form, fleet, *sides, time_s), room)
+
+    low_s, high_s = 0.0, float(fleet.latency_s.min()) + 1e-6
+    while areas(high_s).sum() < n_cells * (1 - 1e-9):
+        low_s, high_s = high_s, 2 * high_s
+    while high_s - low_s > _PRECISION * high_s:
+        middle_s = (low_s + high_s) / 2
+        if areas(middle_s).sum() < n_cells * (1 - 1e-9):
+            low_s = middle_s
+        else:
+            high_s = middle_s
+    free_s = np.maximum(high_s - fleet.latency_s, 1e-30)
+    return replace(
+        fleet, flops_per_s=np.minimum(fleet.flops_per_s, form.flops * room * _ROUNDING / free_s)
+    )
+
+
+def _fits(form: CostForm, fleet: FleetArrays, found: Cut) -> bool:
+    index = found.cells[:, 0]
+    m = found.cells[:, 2] - found.cells[:, 1]
+    n = found.cells[:, 4] - found.cells[:, 3]
+    r0, r1, r2, r3 = form.memory
+    held = np.bincount(index, r0 + r1 * m + r2 * n + r3 * m * n, minlength=len(fleet))
+    return bool((held <= fleet.memory_bytes * _ROUNDING).all())

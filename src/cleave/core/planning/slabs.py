@@ -1,0 +1,110 @@
+"""Several rectangles side by side, each done by a group of devices of its own.
+
+A product whose inner axis is cut in s slabs is s rectangles of rows x columns, and each device
+returns partial sums of one of them. With a cell of volume V, downlink D and uplink U the sides
+``m = n = (2 V U / D)^(1/3)`` keep both busy for the same time, and bytes per device fall as
+P^(-2/3) with P devices, instead of P^(-1/2) as with whole inner axes. The layers of a grid plan,
+and the experts of a layer, are rectangles side by side as well.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleave.core.planning.bound import area_within, lower_bound_s, tile_area_limit
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, makespan_s
+from cleave.core.planning.held import cut_held, lower_bound_held_s
+from cleave.core.planning.partition import cut
+from cleave.core.planning.sites import share
+from cleave.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlabCut:
+    """A cut of rectangles side by side.
+
+    Attributes:
+        cells: Index of the device, row0, row1, col0, col1 of each tile, ``(tiles, 5)``; columns
+            count from the first of the tile's own rectangle.
+        slab: Which rectangle each tile belongs to, ``(tiles,)``.
+        makespan_s: When the last device is done.
+        bound_s: No cut for these devices can be done sooner.
+    """
+
+    cells: Ints
+    slab: Ints
+    makespan_s: float
+    bound_s: float
+
+
+def cut_slabs(
+    form: CostForm,
+    fleet: FleetArrays,
+    sides: tuple[int, int],
+    quanta: tuple[int, int] = (1, 1),
+    *,
+    n_slabs: int,
+    is_held: bool = False,
+) -> SlabCut:
+    """Rectangles of equal sides, each cut among a group of devices; groups can do about the same.
+
+    Args:
+        form: What a tile of any of them costs.
+        fleet: Who may take part.
+        sides: Rows and columns of one rectangle.
+        quanta: Tiles begin at multiples of this many rows and columns.
+        n_slabs: How many rectangles there are; at most as many as devices.
+        is_held: Whether what a device does stays in its memory.
+
+    Raises:
+        PlanError: If there are fewer devices than rectangles, or memory forbids it.
+    """
+    stacked = sides[0], sides[1] * n_slabs
+    lower = lower_bound_held_s if is_held else lower_bound_s
+    bound_s = lower(form, fleet, *stacked)
+    alone = share(form, fleet, stacked, bound_s)
+    able = np.flatnonzero(np.isin(fleet.device_id, alone.device_id))
+    capacity = area_within(form, alone, *sides, bound_s)
+    if is_held:
+        capacity = np.minimum(capacity, tile_area_limit(form, alone, *sides))
+    cutter = cut_held if is_held else cut
+    cells: list[Ints] = []
+    slabs: list[Ints] = []
+    for slab, members in enumerate(even_groups(capacity, n_slabs)):
+        found = cutter(form, alone.take(members), sides, quanta).cells.copy()
+        found[:, 0] = able[members[found[:, 0]]]
+        cells.append(found)
+        slabs.append(np.full(len(found), slab))
+    all_cells = np.concatenate(cells)
+    return SlabCut(
+        cells=all_cells,
+        slab=np.concatenate(slabs),
+        makespan_s=makespan_s(form, fleet, all_cells),
+        bound_s=bound_s,
+    )
+
+
+def even_groups(capacity: Floats, n_groups: int) -> list[Ints]:
+    """Devices in groups whose capacities add up to about the same: largest first, to the emptiest.
+
+    Args:
+        capacity: Of each device, ``(devices,)``; those of none are in no group.
+        n_groups: How many.
+
+    Raises:
+        PlanError: If fewer devices than groups can do anything.
+    """
+    order = np.argsort(-capacity, kind="stable")
+    order = order[capacity[order] > 0]
+    if len(order) < n_groups:
+        raise PlanError(f"{n_groups} groups need as many devices, but only {len(order)} can help")
+    members: list[list[int]] = [[] for _ in range(n_groups)]
+    emptiest = [(0.0, group) for group in range(n_groups)]
+    for device in order.tolist():
+        filled, group = emptiest[0]
+        members[group].append(device)
+        heapq.heapreplace(emptiest, (filled + float(capacity[device]), group))
+    return [np.array(sorted(each), dtype=np.int64) for each in members]
