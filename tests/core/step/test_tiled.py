@@ -58,5 +58,29 @@ def test_tiles_that_stay_are_in_memory_together() -> None:
     tiler = Tiler(Fleet((device(1, memory_bytes=200),)), DType.BF16)
     tiling = tiler.cut(Rectangle(FORM, (20, 20)))
     assert tiler.loads(tiling, FORM).memory_bytes[0] <= 200
-    with pytest.raises(PlanError, match="more than they lend"):
-        tiler.loads(tiling, FORM, is_held=True)
+    with pytest.raises(PlanError, match=r"fills .* times the memory"):
+        tiler.cut(Rectangle(FORM, (20, 20), is_held=True))
+
+
+def test_what_stays_goes_to_those_who_have_room() -> None:
+    fleet = Fleet(tuple(device(i, memory_bytes=60 + 80 * i) for i in (1, 2, 3, 4)))
+    tiler = Tiler(fleet, DType.BF16)
+    held = tiler.cut(Rectangle(FORM, (20, 20), is_held=True))
+    memory = tiler.loads(held, FORM).memory_bytes
+    assert all(used <= each.memory_bytes for used, each in zip(memory, fleet.devices, strict=True))
+    assert (held.rows * held.cols).sum() == 400
+
+
+def test_slabs_are_done_side_by_side_by_devices_of_their_own() -> None:
+    tiler = Tiler(Fleet(tuple(device(i) for i in range(1, 13))), DType.BF16)
+    tiling = tiler.cut(Rectangle(FORM, (12, 10), n_slabs=3))
+    slab = tiling.spans[:, 2] // 10
+    assert ((tiling.spans[:, 3] - 1) // 10 == slab).all()
+    assert [int((tiling.rows * tiling.cols)[slab == i].sum()) for i in range(3)] == [120, 120, 120]
+    assert all(len(set(slab[tiling.index == i].tolist())) <= 1 for i in range(12))
+
+
+def test_who_cannot_hold_a_tile_of_a_slab_is_told_why() -> None:
+    devices = (device(1), device(2), device(3, memory_bytes=1))
+    tiling = Tiler(Fleet(devices), DType.BF16).cut(Rectangle(FORM, (12, 10), n_slabs=2))
+    assert tiling.left_out == ((3, "lends 1 bytes, the smallest tile needs 5"),)

@@ -263,6 +263,14 @@ class FleetArrays:
         )
 
 
+def tiles_time_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: int) -> Floats:
+    """As `tile_time_s` for a tile of these sides on each device, ``(devices,)``."""
+    down_s = tile_cost(form.down, n_rows, n_cols) / fleet.downlink_bytes_per_s
+    up_s = tile_cost(form.up, n_rows, n_cols) / fleet.uplink_bytes_per_s
+    compute_s = form.flops * n_rows * n_cols / fleet.flops_per_s
+    return np.asarray(fleet.latency_s + np.maximum(np.maximum(down_s, up_s), compute_s))
+
+
 def makespan_s(form: CostForm, fleet: FleetArrays, cells: Ints) -> float:
     """When all tiles are back, if each device does its own one after the other.
 

@@ -7,6 +7,7 @@ need at least the room of one of the same area, and one tile per device is the b
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from cleave.core.planning.cost import CostForm, FleetArrays, Floats, makespan_s,
 from cleave.core.planning.partition import Cut, cut
 from cleave.errors import PlanError
 
-_FILLS = (1.0, 0.9, 0.75, 0.55)  # how much of its memory a device is given, by turns
+_FILLS = (math.inf, 1.0, 0.9, 0.75, 0.55)  # how much of its memory a device is given, by turns
 _ROUNDING = 1 + 1e-9
 _PRECISION = 1e-3
 
@@ -37,25 +38,22 @@ def cut_held(
             "lends: lend more with --memory"
         )
     able = fleet.take(roomy)
-    best: Cut | None = None
-    bound_s = lower_bound_held_s(form, able, *sides)
     for fill in _FILLS:
-        try:
-            found = cut(form, _limited(form, able, sides, fill), sides, quanta)
-        except PlanError:
-            break
-        if _fits(form, able, found):
-            best = found
-            break
-    if best is None:
-        raise PlanError(
-            f"what is to stay on the devices does not fit the memory of {len(able)} of them: "
-            "whole tiles leave too much unused"
-        )
-    cells = best.cells.copy()
-    finish_s = makespan_s(form, able, cells)
-    cells[:, 0] = roomy[cells[:, 0]]
-    return Cut(cells, finish_s, bound_s)
+        part = able if fill == math.inf else _limited(form, able, sides, fill)
+        found = cut(form, part, sides, quanta)
+        if not _fits(form, able, found):
+            continue
+        bound_s = found.bound_s
+        if fill != math.inf:
+            bound_s = lower_bound_held_s(form, able, *sides)
+        finish_s = makespan_s(form, able, found.cells)
+        cells = found.cells.copy()
+        cells[:, 0] = roomy[cells[:, 0]]
+        return Cut(cells, finish_s, bound_s)
+    raise PlanError(
+        f"what is to stay on the devices does not fit the memory of {len(able)} of them: "
+        "whole tiles leave too much unused"
+    )
 
 
 def lower_bound_held_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: int) -> float:
@@ -64,7 +62,8 @@ def lower_bound_held_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: 
     Raises:
         PlanError: If the devices together cannot hold the rectangle.
     """
-    return lower_bound_s(form, _limited(form, fleet, (n_rows, n_cols), 1.0), n_rows, n_cols)
+    limited = _limited(form, fleet, (n_rows, n_cols), 1.0)
+    return lower_bound_s(form, limited, n_rows, n_cols) * (1 - _PRECISION)
 
 
 def _limited(

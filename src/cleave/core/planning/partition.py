@@ -14,7 +14,6 @@ from cleave.core.layout import Placement
 from cleave.core.matrix import DType, Region
 from cleave.core.planning.bound import (
     area_within,
-    behind_lines,
     first_time_s,
     lower_bound_s,
     tile_area_limit,
@@ -26,9 +25,10 @@ from cleave.core.planning.cost import (
     Floats,
     Ints,
     makespan_s,
-    tile_cost,
+    tiles_time_s,
 )
 from cleave.core.planning.few import ColumnSearch
+from cleave.core.planning.reasons import Reasons
 from cleave.core.planning.sites import share
 from cleave.core.planning.tiling import cut_equally
 from cleave.errors import PlanError
@@ -39,6 +39,7 @@ _MANY = 1 << 14  # tiles that are all made equal, as there are enough to share o
 _NEARLY = 0.99  # whole cells of all: a time in which so many are done is near enough
 _SLACKS = (1.5, 2.25)  # tiles per device, as multiples of what memory asks for
 _STRETCHES = (1.001, 1.03, 1.06, 1.1, 1.2)  # times, as multiples of the bound, tried by turns
+_COARSE = 32  # cells per device below which whole cells decide, and no time says more than another
 _GOOD = 1.02  # of the bound: no better cut is looked for
 _GOOD_IF_LARGE = 1.05  # where that takes long
 _LARGE = 1024  # devices
@@ -100,9 +101,12 @@ def partition(
         Placement(Region(*span), device_id)
         for device_id, span in zip(ids, done.cells[:, 1:].tolist(), strict=True)
     )
-    left_out = tuple(_left_out(form, fleet, able, grid, done, dtype))
+    why = Reasons(form, able, sides, (grid.row_quantum, grid.col_quantum), done.makespan_s)
     return Partition(
-        tiles=tiles, makespan_s=done.makespan_s, bound_s=done.bound_s, left_out=left_out
+        tiles=tiles,
+        makespan_s=done.makespan_s,
+        bound_s=done.bound_s,
+        left_out=why.left_out(fleet, dtype, set(ids)),
     )
 
 
@@ -179,7 +183,9 @@ class _Search:
         """
         best_s = math.inf
         best: Ints | None = None
-        for stretch in _STRETCHES:
+        n_cells = self._sides[0] * self._sides[1]
+        is_coarse = n_cells < _COARSE * len(self._fleet)
+        for stretch in _STRETCHES[:2] if is_coarse else _STRETCHES:
             time_s = self._bound_s * stretch
             if best_s <= time_s:
                 break
@@ -200,7 +206,7 @@ class _Search:
         """Cuts for devices with links of their own."""
         form, sides = self._form, self._sides
         if len(fleet) <= _FEW and form.memory_bytes(*sides) <= fleet.memory_bytes.min():
-            yield from self._cut_few(fleet, _tile_s(form, fleet, *sides))
+            yield from self._cut_few(fleet, tiles_time_s(form, fleet, *sides))
             if len(fleet) <= _HANDFUL and not self._fleet.shares_lines:
                 return
         areas, time_s = _whole_areas(form, fleet, sides, time_s)
@@ -220,7 +226,7 @@ class _Search:
     def _cut_slots(self, slots: FleetArrays, sizes: Floats, time_s: float) -> Iterator[Ints]:
         """A cut into one tile for each slot, unless memory forbids it."""
         if len(slots) <= _FEW:
-            yield from self._cut_few(slots, _tile_s(self._form, slots, *self._sides))
+            yield from self._cut_few(slots, tiles_time_s(self._form, slots, *self._sides))
             yield from self._cut_few(slots, -sizes)
         elif len(slots) <= _MANY:
             cells = cut_columns(self._form, slots, sizes, time_s, self._sides)
@@ -292,14 +298,6 @@ def _whole_areas(
     return areas, time_s
 
 
-def _tile_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: int) -> Floats:
-    """How long each device would take for a tile of these sides."""
-    down_s = tile_cost(form.down, n_rows, n_cols) / fleet.downlink_bytes_per_s
-    up_s = tile_cost(form.up, n_rows, n_cols) / fleet.uplink_bytes_per_s
-    compute_s = form.flops * n_rows * n_cols / fleet.flops_per_s
-    return fleet.latency_s + np.maximum(np.maximum(down_s, up_s), compute_s)
-
-
 def _no_device(devices: Sequence[DeviceProfile], dtype: DType, needed_bytes: int) -> PlanError:
     able = [device for device in devices if dtype in device.flops_per_s]
     if not able:
@@ -312,53 +310,3 @@ def _no_device(devices: Sequence[DeviceProfile], dtype: DType, needed_bytes: int
         f"the smallest tile needs {needed_bytes} bytes, but no device lends more than {most}: "
         "lend more with --memory"
     )
-
-
-def _left_out(
-    form: CostForm, fleet: Fleet, able: FleetArrays, grid: _Grid, done: Cut, dtype: DType
-) -> Iterator[tuple[int, str]]:
-    """Devices that get nothing, in their order, and why."""
-    is_used = np.zeros(len(able), dtype=bool)
-    is_used[done.cells[:, 0]] = True
-    used = set(able.device_id[is_used].tolist())
-    reasons: dict[int, str] = {}
-    if len(used) < len(able):
-        idle = np.flatnonzero(~is_used)
-        why = _why_idle(form, able, idle, grid, done.makespan_s)
-        reasons = dict(zip(able.device_id[idle].tolist(), why, strict=True))
-    needed_bytes = form.memory_bytes(grid.row_quantum, grid.col_quantum)
-    for device in fleet.devices:
-        if device.device_id in used:
-            continue
-        if dtype not in device.flops_per_s:
-            yield device.device_id, f"may not be given {dtype.value}"
-        elif device.memory_bytes < needed_bytes:
-            lent = f"lends {device.memory_bytes} bytes"
-            yield device.device_id, f"{lent}, the smallest tile needs {needed_bytes}"
-        else:
-            yield device.device_id, reasons[device.device_id]
-
-
-def _why_idle(
-    form: CostForm, able: FleetArrays, idle: Ints, grid: _Grid, finish_s: float
-) -> Iterator[str]:
-    """Why each of ``idle`` gets nothing though it could hold a tile."""
-    sides = grid.n_rows, grid.n_cols
-    alone = area_within(form, able, *sides, finish_s)
-    behind = behind_lines(form, able, sides, alone, finish_s)
-    is_crowded = (behind < alone / 2)[idle]
-    part = able.take(idle)
-    smallest_s = _tile_s(form, part, grid.row_quantum, grid.col_quantum)
-    for latency_s, tile_s, crowded in zip(
-        part.latency_s.tolist(), smallest_s.tolist(), is_crowded.tolist(), strict=True
-    ):
-        if latency_s >= finish_s:
-            yield f"its round trip takes {latency_s:.3g} s, the others {finish_s:.3g} s for all"
-        elif tile_s >= finish_s:
-            yield f"its smallest tile takes {tile_s:.3g} s, the others {finish_s:.3g} s for all"
-        elif crowded:
-            yield "the line of its site is full with what fewer devices do there"
-        elif able.has_slow_server:
-            yield "would add to what passes the server, and not shorten anything"
-        else:
-            yield f"would not shorten the {finish_s:.3g} s that the others take"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleave.core.planning.bound import area_within, lower_bound_s, tile_area_limit
-from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, makespan_s
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, makespan_s, tile_cost
 from cleave.core.planning.held import cut_held, lower_bound_held_s
 from cleave.core.planning.partition import cut
 from cleave.core.planning.sites import share
@@ -62,29 +62,50 @@ def cut_slabs(
     Raises:
         PlanError: If there are fewer devices than rectangles, or memory forbids it.
     """
-    stacked = sides[0], sides[1] * n_slabs
+    smallest = tile_cost(form.memory, min(quanta[0], sides[0]), min(quanta[1], sides[1]))
+    roomy = np.flatnonzero(fleet.memory_bytes >= smallest)
+    if len(roomy) < n_slabs:
+        raise PlanError(
+            f"{len(roomy)} of {len(fleet)} devices lend the {smallest:.3g} bytes that the smallest "
+            f"tile needs, but {n_slabs} are needed: lend more with --memory"
+        )
+    able = fleet.take(roomy)
     lower = lower_bound_held_s if is_held else lower_bound_s
-    bound_s = lower(form, fleet, *stacked)
-    alone = share(form, fleet, stacked, bound_s)
-    able = np.flatnonzero(np.isin(fleet.device_id, alone.device_id))
+    bound_s = lower(form, able, sides[0], sides[1] * n_slabs)
+    cells, slabs = _cut_groups(form, able, sides, quanta, n_slabs, bound_s, is_held)
+    cells[:, 0] = roomy[cells[:, 0]]
+    return SlabCut(
+        cells=cells, slab=slabs, makespan_s=makespan_s(form, fleet, cells), bound_s=bound_s
+    )
+
+
+def _cut_groups(
+    form: CostForm,
+    fleet: FleetArrays,
+    sides: tuple[int, int],
+    quanta: tuple[int, int],
+    n_slabs: int,
+    bound_s: float,
+    is_held: bool,
+) -> tuple[Ints, Ints]:
+    """Tiles, and the slab of each."""
+    cutter = cut_held if is_held else cut
+    if n_slabs == 1:
+        cells = cutter(form, fleet, sides, quanta).cells
+        return cells, np.zeros(len(cells), dtype=np.int64)
+    alone = share(form, fleet, (sides[0], sides[1] * n_slabs), bound_s)
+    place = np.flatnonzero(np.isin(fleet.device_id, alone.device_id))
     capacity = area_within(form, alone, *sides, bound_s)
     if is_held:
         capacity = np.minimum(capacity, tile_area_limit(form, alone, *sides))
-    cutter = cut_held if is_held else cut
-    cells: list[Ints] = []
+    found: list[Ints] = []
     slabs: list[Ints] = []
     for slab, members in enumerate(even_groups(capacity, n_slabs)):
-        found = cutter(form, alone.take(members), sides, quanta).cells.copy()
-        found[:, 0] = able[members[found[:, 0]]]
-        cells.append(found)
-        slabs.append(np.full(len(found), slab))
-    all_cells = np.concatenate(cells)
-    return SlabCut(
-        cells=all_cells,
-        slab=np.concatenate(slabs),
-        makespan_s=makespan_s(form, fleet, all_cells),
-        bound_s=bound_s,
-    )
+        cells = cutter(form, alone.take(members), sides, quanta).cells.copy()
+        cells[:, 0] = place[members[cells[:, 0]]]
+        found.append(cells)
+        slabs.append(np.full(len(cells), slab))
+    return np.concatenate(found), np.concatenate(slabs)
 
 
 def even_groups(capacity: Floats, n_groups: int) -> list[Ints]:

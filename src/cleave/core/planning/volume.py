@@ -32,12 +32,8 @@ def product_bound_s(sizes: tuple[int, int, int], itemsize: int, fleet: FleetArra
     def within(down: Floats, up: Floats, flops: Floats, copies: Floats | float) -> Floats:
         """Volume of so many bytes down and up and flops; ``copies`` results may be touched."""
         area = np.minimum(up / itemsize, copies * m * n)
-        return np.minimum(
-            np.minimum(
-                k * area, down / itemsize * area / np.maximum(_least_sides(area, m, n), 1e-30)
-            ),
-            flops / 2,
-        )
+        steps = np.minimum(k, down / itemsize / np.maximum(_least_sides(area, m, n), 1e-30))
+        return np.asarray(np.minimum(area * steps, flops / 2))
 
     first_s = float(fleet.latency_s.min())
     behind = fleet.site >= 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from cleave.core.planning.cost import CostForm, Terms
+from cleave.core.planning.cost import CostForm
 from cleave.core.step.batch import Batch
 from cleave.core.step.estimate import Sample
 from cleave.core.step.forms import (
@@ -22,6 +22,7 @@ from cleave.core.step.forms import (
     head_forms,
     head_forms_alone,
     holding,
+    together,
 )
 from cleave.core.step.model import Linear, ModelShape
 from cleave.core.step.plan import FamilyPlan, Loads, Part
@@ -38,13 +39,13 @@ class Pass:
     Attributes:
         form: What a tile costs.
         rectangle: What is cut; its own form may cover more passes than this one.
-        is_held: Whether all that a device's tiles read stays with it.
+        product: Its m, n and k, if it is a product that may be cut along any of its axes.
         resident_bytes: Bytes per column of a tile that were sent before the first step.
     """
 
     form: CostForm
     rectangle: Rectangle
-    is_held: bool = False
+    product: tuple[int, int, int] | None = None
     resident_bytes: float = 0.0
 
     @classmethod
@@ -135,12 +136,13 @@ class _Ways:
         """All ways to run a linear layer's passes."""
         m = max(1, round(self._batch.tokens * linear.share))
         found = self._frozen(linear, m) if self._batch.is_frozen else [self._kept(linear, m)]
-        choices = [self._products(m, linear.n, linear.k), self._products(m, linear.k, linear.n)]
+        sizes = [(m, linear.n, linear.k), (m, linear.k, linear.n)]
         if not self._batch.is_frozen:
-            choices.append(self._products(linear.k, linear.n, m))
-        whole = [Pass.alone(whole) for (whole, *_) in choices]
-        cut = [Pass.alone(self._quickest(inner)) for (_, *inner) in choices]
-        best = [Pass.alone(self._quickest(every)) for every in choices]
+            sizes.append((linear.k, linear.n, m))
+        choices = [self._products(*each) for each in sizes]
+        whole = [Pass.alone(each.rectangle) for (each, *_) in choices]
+        cut = [self._quickest(inner) for (_, *inner) in choices]
+        best = [self._quickest(every) for every in choices]
         for how, note, passes in (
             ("block", "inner axis whole", whole),
             ("ksplit", "inner axis cut", cut),
@@ -161,7 +163,7 @@ class _Ways:
         if self._batch.is_frozen:
             head = self._model.hidden * self._model.vocab * self._batch.wire.itemsize
             backward = holding(backward, 1.0, self._weights_bytes / head)
-        rectangle = Rectangle(_together(forward, backward), sides)
+        rectangle = Rectangle(together(forward, backward), sides, is_held=True)
         kept = _on_same_tiles(forward, backward, rectangle)
         return (
             Way("block", "blocks of the vocabulary", kept),
@@ -176,7 +178,7 @@ class _Ways:
         col_scale = self._kept_col_bytes / (linear.k * linear.n * itemsize)
         forward = holding(form, row_scale, col_scale)
         backward = backward_on_tiles(forward, trains=True)
-        rectangle = Rectangle(_together(forward, backward), (m, linear.n))
+        rectangle = Rectangle(together(forward, backward), (m, linear.n), is_held=True)
         stages = self.with_recomputation(_on_same_tiles(forward, backward, rectangle))
         return Way("ksplit", "backward on the forward pass' tiles", stages)
 
@@ -188,14 +190,14 @@ class _Ways:
         scale = self._weights_bytes / (linear.k * linear.n * itemsize)
         forward = forward_held(form, scale)
         backward = replace(backward_on_tiles(form, trains=False), memory=forward.memory)
-        rectangle = Rectangle(_together(forward, backward), (m, linear.n))
+        rectangle = Rectangle(together(forward, backward), (m, linear.n), is_held=True)
         first, second = _on_same_tiles(forward, backward, rectangle)
         column = float(linear.k * itemsize)
         once = self.with_recomputation(
             [tuple(replace(each, resident_bytes=column) for each in first), second]
         )
         twice = [
-            (Pass(held, Rectangle(held, (m, n)), is_held=True, resident_bytes=column),)
+            (Pass(held, Rectangle(held, (m, n), is_held=True), resident_bytes=column),)
             for held, n, column in (
                 (forward_held(form, 2 * scale), linear.n, float(linear.k * itemsize)),
                 (forward_held(other, 2 * scale), linear.k, float(linear.n * itemsize)),
@@ -206,14 +208,14 @@ class _Ways:
             Way("block", "weights on the devices for good, twice", self.with_recomputation(twice)),
         ]
 
-    def _products(self, m: int, n: int, k: int) -> list[Rectangle]:
+    def _products(self, m: int, n: int, k: int) -> list[Pass]:
         """The forms of one product: first with the inner axis whole, then all that cut it."""
         over_mn, over_kn, over_mk = gemm_forms(m, n, k, self._batch.wire)
         found = [Rectangle(over_mn, (m, n)), Rectangle(over_kn, (k, n)), Rectangle(over_mk, (m, k))]
         for n_slabs in self._slabs(m, n, k):
             form, *_ = gemm_forms(m, n, -(-k // n_slabs), self._batch.wire)
             found.append(Rectangle(form, (m, n), n_slabs=n_slabs))
-        return found
+        return [Pass(each.form, each, product=(m, n, k)) for each in found]
 
     def _slabs(self, m: int, n: int, k: int) -> list[int]:
         """Numbers of slabs of the inner axis that may pay.
@@ -230,8 +232,8 @@ class _Ways:
         near = {round(best * factor) for factor in (0.5, 0.75, 1.0, 1.5)}
         return sorted(n_slabs for n_slabs in near if 2 <= n_slabs <= most)
 
-    def _quickest(self, rectangles: Iterable[Rectangle]) -> Rectangle:
-        return min(rectangles, key=self._sample.seconds)
+    def _quickest(self, passes: Iterable[Pass]) -> Pass:
+        return min(passes, key=lambda each: self._sample.seconds(each.rectangle))
 
 
 @dataclass(slots=True)
@@ -304,7 +306,7 @@ class BlockPlanner:
 
     def _estimate_s(self, way: Way) -> float:
         return sum(
-            self._sample.seconds(replace(each.rectangle, form=each.form), is_held=each.is_held)
+            self._sample.seconds(replace(each.rectangle, form=each.form))
             for stage in way.stages
             for each in stage
         )
@@ -319,27 +321,34 @@ class BlockPlanner:
                 errors.append(str(error))
         raise PlanError(f"{operation.name}: " + "; ".join(dict.fromkeys(errors)))
 
+    def _bound_s(self, each: Pass) -> float:
+        """What no plan of this kind can beat; of a product, however it is cut."""
+        if each.product is not None:
+            return self._tiler.product_bound_s(each.product)
+        return self._tiler.bound_s(each.form, each.rectangle)
+
     def _run(self, operation: Operation, way: Way) -> _Run:
         run = _Run(Loads.none(len(self._tiler.fleet.devices)))
         for i, stage in enumerate(way.stages):
             directions = ["forward", *["forward again"] * (len(way.stages) - 2), "backward"]
-            together = Loads.none(len(self._tiler.fleet.devices))
+            at_once = Loads.none(len(self._tiler.fleet.devices))
             bound_s = 0.0
             for each in stage:
                 tiling = self._tiler.cut(each.rectangle)
-                asked = self._tiler.loads(tiling, each.form, is_held=each.is_held)
-                together = together.plus(asked)
+                asked = self._tiler.loads(tiling, each.form)
+                at_once = at_once.plus(asked)
                 run.left_out.update(tiling.left_out)
                 run.resident_bytes += each.resident_bytes * float(tiling.cols.sum())
-                bound_s = max(bound_s, self._tiler.bound_s(each.form, each.rectangle))
-            run.loads = run.loads.plus(together)
+                bound_s = max(bound_s, self._bound_s(each))
+            run.loads = run.loads.plus(at_once)
             run.parts.append(
                 Part(
                     name=f"{operation.name} {directions[i]}",
                     times=operation.times,
                     how=_how(way, stage),
-                    seconds=self._tiler.seconds(together),
+                    seconds=self._tiler.seconds(at_once),
                     bound_s=bound_s,
+                    server_s=self._tiler.server_s(at_once),
                     form=stage[0].form,
                     sides=stage[0].rectangle.sides,
                 )
@@ -364,23 +373,4 @@ def _summary(parts: Iterable[Part]) -> str:
 def _on_same_tiles(
     forward: CostForm, backward: CostForm, rectangle: Rectangle
 ) -> tuple[tuple[Pass, ...], ...]:
-    return (Pass(forward, rectangle, is_held=True),), (Pass(backward, rectangle, is_held=True),)
-
-
-def _together(forward: CostForm, backward: CostForm) -> CostForm:
-    """Both on one tile; what they hold at once is the larger."""
-
-    def both(one: Terms, other: Terms) -> Terms:
-        c0, c1, c2, c3 = (a + b for a, b in zip(one, other, strict=True))
-        return (c0, c1, c2, c3)
-
-    def larger(one: Terms, other: Terms) -> Terms:
-        c0, c1, c2, c3 = (max(a, b) for a, b in zip(one, other, strict=True))
-        return (c0, c1, c2, c3)
-
-    return CostForm(
-        down=both(forward.down, backward.down),
-        up=both(forward.up, backward.up),
-        flops=forward.flops + backward.flops,
-        memory=larger(forward.memory, backward.memory),
-    )
+    return (Pass(forward, rectangle),), (Pass(backward, rectangle),)

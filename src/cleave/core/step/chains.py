@@ -29,6 +29,7 @@ class Chain:
         sent_weights_bytes: Of a layer, down and again up as gradients, every step.
         held_weights_bytes: What a layer's weights and gradients take on a device.
         resident_weights_bytes: What a layer's frozen weights take, sent before the first step.
+        kept_input_bytes: Of a sequence, from forward to backward, however many layers or slices.
         kept_bytes: Activations of a sequence in a layer, from forward to backward.
         workspace_bytes: Beyond that, of a sequence in a layer while it is computed.
         forward_flops: Of a sequence in a layer.
@@ -39,6 +40,7 @@ class Chain:
     sent_weights_bytes: float
     held_weights_bytes: float
     resident_weights_bytes: float
+    kept_input_bytes: float
     kept_bytes: float
     workspace_bytes: float
     forward_flops: float
@@ -67,62 +69,59 @@ class Chain:
             sent_weights_bytes=itemsize * trained,
             held_weights_bytes=(itemsize + _F32_BYTES) * trained + frozen,
             resident_weights_bytes=frozen,
+            kept_input_bytes=0.0,
             kept_bytes=float(length * kept),
             workspace_bytes=length * (scores + itemsize * (2 * model.hidden + inner)),
             forward_flops=linear + attention,
             backward_flops=linear * (1 if batch.is_frozen else 2) + 2.5 * attention,
         )
 
+    def sliced(self, n_slices: int) -> Chain:
+        """The chain of one of as many slices of a layer's features.
 
-def whole_layers(chain: Chain, *, keeps: bool) -> CostForm:
-    """Both passes over sequences x layers, a device having consecutive whole layers.
+        A slice is a KV head with its queries, and as large a share of the MLP. Attention and MLP
+        are two chains, each from a whole input to a partial sum of a whole output, which the server
+        adds up: twice the activations of a whole layer, in both directions.
+        """
+        inputs = 2 * self.hidden_bytes
+        return Chain(
+            hidden_bytes=inputs,
+            sent_weights_bytes=self.sent_weights_bytes / n_slices,
+            held_weights_bytes=(self.held_weights_bytes + self.workspace_bytes) / n_slices,
+            resident_weights_bytes=self.resident_weights_bytes / n_slices,
+            kept_input_bytes=inputs,
+            kept_bytes=(self.kept_bytes - inputs) / n_slices,
+            workspace_bytes=inputs,
+            forward_flops=self.forward_flops / n_slices,
+            backward_flops=self.backward_flops / n_slices,
+        )
 
-    Args:
-        chain: One layer.
-        keeps: Whether activations stay until the backward pass; else the input comes down again and
-            the forward pass is done twice.
-    """
-    inputs = (2.0 if keeps else 3.0) * chain.hidden_bytes
-    flops = chain.forward_flops * (1 if keeps else 2) + chain.backward_flops
-    again = 0.0 if keeps else chain.kept_bytes
-    return CostForm(
-        down=(0.0, inputs, chain.sent_weights_bytes, 0.0),
-        up=(0.0, 2 * chain.hidden_bytes, chain.sent_weights_bytes, 0.0),
-        flops=flops,
-        memory=(
-            chain.workspace_bytes,
-            0.0,
-            chain.held_weights_bytes + again,
-            chain.kept_bytes if keeps else 0.0,
-        ),
-    )
+    def passes(self, *, keeps: bool) -> tuple[CostForm, CostForm]:
+        """Forward and backward pass over sequences x consecutive layers, or slices of one layer.
 
-
-def sliced_layer(chain: Chain, n_slices: int, *, keeps: bool) -> CostForm:
-    """Both passes over sequences x slices of one layer's features.
-
-    A slice is a KV head with its queries, and as large a share of the MLP. Attention and MLP are
-    two chains, each from a whole input to a partial sum of a whole output, which the server adds
-    up: twice the activations of a whole layer, in both directions.
-
-    Args:
-        chain: The layer.
-        n_slices: Its KV heads.
-        keeps: As of `whole_layers`.
-    """
-    inputs = (4.0 if keeps else 6.0) * chain.hidden_bytes
-    flops = chain.forward_flops * (1 if keeps else 2) + chain.backward_flops
-    kept = chain.kept_bytes / n_slices
-    weights = chain.sent_weights_bytes / n_slices
-    return CostForm(
-        down=(0.0, inputs, weights, 0.0),
-        up=(0.0, 4 * chain.hidden_bytes, weights, 0.0),
-        flops=flops / n_slices,
-        memory=(
-            2 * chain.hidden_bytes,
-            2 * chain.hidden_bytes if keeps else 0.0,
-            (chain.held_weights_bytes + chain.workspace_bytes) / n_slices
-            + (0.0 if keeps else kept),
-            kept if keeps else 0.0,
-        ),
-    )
+        Args:
+            keeps: Whether activations stay until the backward pass; else the input comes down again
+                and the forward pass is done twice.
+        """
+        hidden, weights = self.hidden_bytes, self.sent_weights_bytes
+        memory = (
+            self.workspace_bytes,
+            self.kept_input_bytes if keeps else 0.0,
+            self.held_weights_bytes + (0.0 if keeps else self.kept_bytes),
+            self.kept_bytes if keeps else 0.0,
+        )
+        again = 0.0 if keeps else 1.0
+        return (
+            CostForm(
+                down=(0.0, hidden, weights, 0.0),
+                up=(0.0, hidden, 0.0, 0.0),
+                flops=self.forward_flops,
+                memory=memory,
+            ),
+            CostForm(
+                down=(0.0, hidden * (1 + again), 0.0, 0.0),
+                up=(0.0, hidden, weights, 0.0),
+                flops=self.backward_flops + self.forward_flops * again,
+                memory=memory,
+            ),
+        )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from cleave.core.fleet import Fleet
+from cleave.core.planning.cost import Floats
 from cleave.core.step import grid
 from cleave.core.step.batch import Batch
 from cleave.core.step.blocks import FAMILIES, BlockPlanner, operations
@@ -17,6 +20,7 @@ from cleave.core.step.plan import Alternative, FamilyPlan, HostNeeds, StepPlan
 from cleave.core.step.tiled import Tiler
 from cleave.errors import PlanError
 
+_FOR_HEAD = 1 / 8  # of a device's memory that layers leave to the head
 _NEAR = 1.5  # families estimated to be this close to the fastest are planned in full
 
 
@@ -74,8 +78,8 @@ class _Step:
         recomputes = self._products.is_recomputing
         parts = operations(model, batch, sample, recomputes=recomputes)
         self._blocks = BlockPlanner(parts, sample, tiler)
-        heads = [part for part in parts if part.name == "head"]
-        self._head = BlockPlanner(heads, sample, tiler)
+        self._heads = [part for part in parts if part.name == "head"]
+        self._sample = sample
 
     def host(self, family: str) -> HostNeeds:
         """What a family asks of the host."""
@@ -97,7 +101,7 @@ class _Step:
         ]
         try:
             layers_s = grid.bound_s(self._model, self._fleet, self._batch)
-            head_s = self._head.estimate_s("mixed")
+            head_s = self._head(self._fleet).estimate_s("mixed")
             found.append(("grid", layers_s + head_s + self._layers.seconds))
         except PlanError:
             found.append(("grid", 0.0))  # planned, so that it says why it does not fit
@@ -113,8 +117,14 @@ class _Step:
         require_room(needs, self._batch, self._fleet.server)
         if family != "grid":
             return _with_host(self._blocks.plan(family), needs)
-        layers = grid.plan(self._model, self._fleet, self._batch)
-        return _with_host(_in_turn(layers, self._head.plan("mixed")), needs)
+        room = 1 - _FOR_HEAD if self._heads else 1.0
+        layers = grid.plan(self._model, _lending(self._fleet, room), self._batch)
+        left = _lending(self._fleet, 1.0, layers.loads.memory_bytes)
+        return _with_host(_in_turn(layers, self._head(left).plan("mixed")), needs)
+
+    def _head(self, fleet: Fleet) -> BlockPlanner:
+        """The planner of the head, on what devices have left beside the layers."""
+        return BlockPlanner(self._heads, self._sample, Tiler(fleet, self._batch.wire))
 
     def _needs(self, *, layers_away: bool) -> HostNeeds:
         """The host's share; if all activations do not fit, they are computed again."""
@@ -136,16 +146,28 @@ def _with_host(plan: FamilyPlan, needs: HostNeeds) -> FamilyPlan:
     return replace(plan, step_s=plan.step_s + host_s, bound_s=plan.bound_s + host_s, host_s=host_s)
 
 
+def _lending(fleet: Fleet, share: float, held: Floats | float = 0.0) -> Fleet:
+    """The fleet with that share of its memory, less what devices hold."""
+    memory = np.array([device.memory_bytes for device in fleet.devices]) * share - held
+    devices = tuple(
+        replace(device, memory_bytes=max(1, int(left)))
+        for device, left in zip(fleet.devices, memory.tolist(), strict=True)
+    )
+    return replace(fleet, devices=devices)
+
+
 def _in_turn(layers: FamilyPlan, head: FamilyPlan) -> FamilyPlan:
-    """The layers by one family, then the head by another."""
+    """The layers by one family, then the head by another, while the layers' weights stay."""
     idle = {who for who, _ in head.left_out}
+    loads = layers.loads.plus(head.loads)
+    memory = layers.loads.memory_bytes + head.loads.memory_bytes
     return replace(
         layers,
         summary="; ".join(text for text in (layers.summary, head.summary) if text),
         step_s=layers.step_s + head.step_s,
         bound_s=layers.bound_s + head.bound_s,
         parts=(*layers.parts, *head.parts),
-        loads=layers.loads.plus(head.loads),
+        loads=replace(loads, memory_bytes=memory),
         left_out=tuple(item for item in layers.left_out if not head.parts or item[0] in idle),
     )
 

@@ -58,19 +58,14 @@ class Sample:
         self.n_devices = len(alone)
         self._server = fleet.server
 
-    def seconds(self, rectangle: Rectangle, *, is_held: bool = False) -> float:
-        """About the makespan of a rectangle; infinite if it fits nowhere.
-
-        Args:
-            rectangle: What is to be done.
-            is_held: Whether a device can have no more than it holds at once.
-        """
+    def seconds(self, rectangle: Rectangle) -> float:
+        """About the makespan of a rectangle; infinite if it fits nowhere."""
         form, (n_rows, n_cols) = rectangle.form, rectangle.sides
         area = float(n_rows * n_cols * rectangle.n_slabs) / self.weight
         if area == 0:
             return 0.0
 
-        room = tile_area_limit(form, self.arrays, n_rows, n_cols) if is_held else np.inf
+        room = tile_area_limit(form, self.arrays, n_rows, n_cols) if rectangle.is_held else np.inf
 
         def areas(time_s: float) -> Floats:
             return np.minimum(area_within(form, self.arrays, n_rows, n_cols, time_s), room)

@@ -146,3 +146,22 @@ def head_forms_alone(model: ModelShape, batch: Batch) -> tuple[CostForm, CostFor
         replace(forward, down=(0.0, per_row, per_col, 0.0)),
         replace(backward, down=(0.0, per_row + log_sum_exp, per_col, 0.0)),
     )
+
+
+def together(forward: CostForm, backward: CostForm) -> CostForm:
+    """Two passes on one tile; what they hold at once is the larger."""
+
+    def both(one: Terms, other: Terms) -> Terms:
+        c0, c1, c2, c3 = (a + b for a, b in zip(one, other, strict=True))
+        return (c0, c1, c2, c3)
+
+    def larger(one: Terms, other: Terms) -> Terms:
+        c0, c1, c2, c3 = (max(a, b) for a, b in zip(one, other, strict=True))
+        return (c0, c1, c2, c3)
+
+    return CostForm(
+        down=both(forward.down, backward.down),
+        up=both(forward.up, backward.up),
+        flops=forward.flops + backward.flops,
+        memory=larger(forward.memory, backward.memory),
+    )

@@ -20,6 +20,7 @@ from cleave.core.step.plan import Bottleneck, FamilyPlan, Gain, Part
 
 _STEP = 1e-3  # relative change of a resource
 _WORTH_TELLING = 0.01
+_BINDS = 0.9  # of a part's time: what takes so long is what it waits for
 _FIELDS = {
     "downlink": "downlink_bytes_per_s",
     "uplink": "uplink_bytes_per_s",
@@ -60,20 +61,10 @@ def gains(plan: FamilyPlan, fleet: Fleet, dtype: DType) -> tuple[Gain, ...]:
     arrays = FleetArrays.of(fleet, dtype)
     able = [device for device in fleet.devices if dtype in device.flops_per_s]
     kinds = np.array([device.kind for device in able])
-    server = fleet.server
-    limits = {
-        ("server egress", ""): plan.egress_bytes / server.egress_bytes_per_s,
-        ("server ingress", ""): plan.ingress_bytes / server.ingress_bytes_per_s,
-    }
-    devices_s = plan.step_s - plan.host_s
-    name, busy_s = max(limits.items(), key=lambda item: item[1])
-    if busy_s > 0.9 * devices_s:
-        shares[name] = devices_s / plan.step_s
-    else:
-        for part in plan.parts:
-            for key, gain in _of_part(part, arrays, kinds).items():
-                weight = part.times * part.seconds / plan.step_s
-                shares[key] = shares.get(key, 0.0) + weight * gain
+    for part in plan.parts:
+        weight = part.times * part.seconds / plan.step_s
+        for key, gain in _of_part(part, arrays, kinds).items():
+            shares[key] = shares.get(key, 0.0) + weight * gain
     shares["host", ""] = plan.host_s / plan.step_s
     found = [
         Gain(resource=resource, kind=kind, step_s_gain=-share)
@@ -85,6 +76,9 @@ def gains(plan: FamilyPlan, fleet: Fleet, dtype: DType) -> tuple[Gain, ...]:
 
 def _of_part(part: Part, arrays: FleetArrays, kinds: Floats) -> dict[tuple[str, str], float]:
     """Relative change of a part's time by resource and kind, as positive numbers."""
+    egress_s, ingress_s = part.server_s
+    if max(egress_s, ingress_s) > _BINDS * part.seconds:
+        return {("server egress" if egress_s > ingress_s else "server ingress", ""): 1.0}
     if part.form is None or not part.bound_s:
         return {}
     n_rows, n_cols = part.sides

@@ -52,6 +52,7 @@ class Part:
         how: In which form: ``"block"``, ``"ksplit 8"``, ``"grid"``, ``"host"``.
         seconds: Makespan of doing it once.
         bound_s: What no plan of its kind can beat, for doing it once.
+        server_s: How long the server takes to send all its bytes, and to receive them.
         form: What a tile of it costs, where it is one rectangle.
         sides: Rows and columns of that rectangle.
     """
@@ -61,6 +62,7 @@ class Part:
     how: str
     seconds: float
     bound_s: float
+    server_s: tuple[float, float] = (0.0, 0.0)
     form: CostForm | None = None
     sides: tuple[int, int] = (0, 0)
 

@@ -10,9 +10,12 @@ from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType
 from cleave.core.planning.bound import lower_bound_s
 from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, Terms, finish_s
-from cleave.core.planning.partition import partition
+from cleave.core.planning.held import lower_bound_held_s
+from cleave.core.planning.partition import Partition, partition
+from cleave.core.planning.reasons import Reasons
+from cleave.core.planning.slabs import cut_slabs
+from cleave.core.planning.volume import product_bound_s
 from cleave.core.step.plan import Loads
-from cleave.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +27,16 @@ class Rectangle:
         sides: Rows and columns.
         quanta: Tiles begin at multiples of this many rows and columns.
         n_slabs: So many rectangles of this kind side by side, each done by a group of devices:
-            slabs of the inner axis, or experts.
+            slabs of the inner axis, or layers.
+        is_held: Whether all that a device's tiles need stays with it, so that it has to have room
+            for all of them at once.
     """
 
     form: CostForm
     sides: tuple[int, int]
     quanta: tuple[int, int] = (1, 1)
     n_slabs: int = 1
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,17 +45,28 @@ class Tiling:
 
     Attributes:
         index: Place in the fleet of each tile's device, ``(tiles,)``.
-        rows: Of each tile.
-        cols: Of each tile.
+        spans: row0, row1, col0 and col1 of each tile, ``(tiles, 4)``; columns count on from one
+            slab to the next.
+        is_held: As of its rectangle.
         bound_s: What no cut of the rectangle can beat.
         left_out: Devices that get nothing, and why.
     """
 
     index: Ints
-    rows: Floats
-    cols: Floats
+    spans: Ints
+    is_held: bool
     bound_s: float
-    left_out: tuple[tuple[int, str], ...]
+    left_out: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def rows(self) -> Floats:
+        """How many rows each tile has."""
+        return (self.spans[:, 1] - self.spans[:, 0]).astype(np.float64)
+
+    @property
+    def cols(self) -> Floats:
+        """How many columns each tile has."""
+        return (self.spans[:, 3] - self.spans[:, 2]).astype(np.float64)
 
 
 @dataclass(slots=True)
@@ -66,6 +83,7 @@ class Tiler:
     _place: dict[int, int] = field(init=False)
     _tilings: dict[Rectangle, Tiling] = field(init=False, default_factory=dict)
     _bounds: dict[Rectangle, float] = field(init=False, default_factory=dict)
+    _product_bounds: dict[tuple[int, int, int], float] = field(init=False, default_factory=dict)
     _arrays: FleetArrays = field(init=False)
     _able: Ints = field(init=False)
 
@@ -92,20 +110,19 @@ class Tiler:
             return self.cut(rectangle).bound_s
         key = replace(rectangle, form=form)
         if key not in self._bounds:
-            self._bounds[key] = lower_bound_s(form, self._arrays, *rectangle.sides)
+            (n_rows, n_cols), n_slabs = rectangle.sides, rectangle.n_slabs
+            lower = lower_bound_held_s if rectangle.is_held else lower_bound_s
+            self._bounds[key] = lower(form, self._arrays, n_rows, n_cols * n_slabs)
         return self._bounds[key]
 
-    def loads(self, tiling: Tiling, form: CostForm, *, is_held: bool = False) -> Loads:
-        """What work of this form on these tiles asks of each device.
+    def product_bound_s(self, sizes: tuple[int, int, int]) -> float:
+        """What no cut of a product ``(m, k) @ (k, n)`` can beat."""
+        if sizes not in self._product_bounds:
+            self._product_bounds[sizes] = product_bound_s(sizes, self.dtype.itemsize, self._arrays)
+        return self._product_bounds[sizes]
 
-        Args:
-            tiling: The tiles.
-            form: What a tile costs.
-            is_held: Whether all tiles of a device are in its memory at once, not one by one.
-
-        Raises:
-            PlanError: If a device would hold more than it lends.
-        """
+    def loads(self, tiling: Tiling, form: CostForm) -> Loads:
+        """What work of this form on these tiles asks of each device."""
         m, n, n_devices = tiling.rows, tiling.cols, len(self.fleet.devices)
 
         def cost(terms: Terms) -> Floats:
@@ -116,15 +133,17 @@ class Tiler:
             return sums.astype(np.float64)
 
         memory = np.zeros(n_devices)
-        if is_held:
+        if tiling.is_held:
             memory = total(cost(form.memory))
-            if (memory[self._able] > self._arrays.memory_bytes * (1 + 1e-9)).any():
-                raise PlanError("what is to stay on the devices needs more than they lend")
         else:
             np.maximum.at(memory, tiling.index, cost(form.memory))
         return Loads(
             total(cost(form.down)), total(cost(form.up)), total(form.flops * m * n), memory
         )
+
+    def devices(self, tiling: Tiling) -> FleetArrays:
+        """The device of each tile, ``(tiles,)``."""
+        return self._arrays.take(np.searchsorted(self._able, tiling.index))
 
     def seconds(self, loads: Loads) -> float:
         """When the last device is done, and the sites and the server with all bytes."""
@@ -133,14 +152,42 @@ class Tiler:
             self._arrays, loads.down_bytes[able], loads.up_bytes[able], loads.flops[able]
         )
 
+    def server_s(self, loads: Loads) -> tuple[float, float]:
+        """How long the server takes to send all bytes, and to receive them."""
+        server = self.fleet.server
+        return (
+            float(loads.down_bytes.sum()) / server.egress_bytes_per_s,
+            float(loads.up_bytes.sum()) / server.ingress_bytes_per_s,
+        )
+
     def _cut(self, rectangle: Rectangle) -> Tiling:
-        form, sides = rectangle.form, rectangle.sides
-        cut = partition(form, self.fleet, self.dtype, sides, rectangle.quanta)
-        index = [self._place[placement.device_id] for placement in cut.tiles]
+        form, sides, quanta = rectangle.form, rectangle.sides, rectangle.quanta
+        if rectangle.n_slabs == 1 and not rectangle.is_held:
+            return self._once(partition(form, self.fleet, self.dtype, sides, quanta))
+        found = cut_slabs(
+            form, self._arrays, sides, quanta, n_slabs=rectangle.n_slabs, is_held=rectangle.is_held
+        )
+        spans = found.cells[:, 1:].copy()
+        spans[:, 2:] += found.slab[:, None] * sides[1]
+        used = set(self._arrays.device_id[found.cells[:, 0]].tolist())
+        smallest = min(quanta[0], sides[0]), min(quanta[1], sides[1])
+        why = Reasons(form, self._arrays, sides, smallest, found.makespan_s)
         return Tiling(
-            index=np.array(index, dtype=np.int64),
-            rows=np.array([placement.tile.n_rows for placement in cut.tiles], dtype=np.float64),
-            cols=np.array([placement.tile.n_cols for placement in cut.tiles], dtype=np.float64),
+            index=self._able[found.cells[:, 0]],
+            spans=spans,
+            is_held=rectangle.is_held,
+            bound_s=found.bound_s,
+            left_out=why.left_out(self.fleet, self.dtype, used),
+        )
+
+    def _once(self, cut: Partition) -> Tiling:
+        spans = [
+            (each.tile.row0, each.tile.row1, each.tile.col0, each.tile.col1) for each in cut.tiles
+        ]
+        return Tiling(
+            index=np.array([self._place[each.device_id] for each in cut.tiles], dtype=np.int64),
+            spans=np.array(spans, dtype=np.int64).reshape(-1, 4),
+            is_held=False,
             bound_s=cut.bound_s,
             left_out=cut.left_out,
         )
