@@ -166,7 +166,7 @@ def test_one_device_sends_both_operands_and_returns_the_result() -> None:
 
 def test_bytes_fall_as_the_two_thirds_power_of_the_devices() -> None:
     few, many = (
-        product_bound_s((1 << 16,) * 3, 2, arrays([device(i, flops=1e18) for i in range(n)]))
+        product_bound_s((1 << 16,) * 3, 2, arrays([device(i, flops=1e17, up=2e5) for i in range(n)]))
         for n in (512, 4096)
     )
     assert math.log(few / many, 8) == pytest.approx(2 / 3, abs=0.02)

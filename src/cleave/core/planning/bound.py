@@ -187,7 +187,13 @@ class _Pieces:
         return np.minimum(n_whole * self.size + rest, self.area)
 
 
-def lower_bound_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: int) -> float:
+def lower_bound_s(
+    form: CostForm,
+    fleet: FleetArrays,
+    n_rows: int,
+    n_cols: int,
+    most: Floats | float = np.inf,
+) -> float:
     """The time in which no plan can finish the rectangle, whatever its tiles; 0 for no cells.
 
     In less time the devices, each with its own link, arithmetic and memory, and those of a site
@@ -199,6 +205,7 @@ def lower_bound_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: int) 
         fleet: The devices, at least one; the lines of sites and of the server.
         n_rows: Rows of the rectangle.
         n_cols: Columns of the rectangle.
+        most: Cells that each device can be given at all, ``(devices,)``; together enough.
     """
     area = float(n_rows * n_cols)
     if area == 0:
@@ -209,7 +216,7 @@ def lower_bound_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: int) 
     first_s = float(fleet.latency_s.min())
 
     def done(times_s: Floats) -> Floats:
-        areas = _area_within(form, fleet, sides, times_s[:, None], tile)
+        areas = np.minimum(_area_within(form, fleet, sides, times_s[:, None], tile), most)
         if not fleet.shares_lines:
             return np.asarray(areas.sum(axis=1) / area)
         return np.array(

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from cleave.core.planning.bound import area_within, lower_bound_s, tile_area_limit
+from cleave.core.planning.bound import lower_bound_s, tile_area_limit
 from cleave.core.planning.cost import CostForm, FleetArrays, Floats, makespan_s, tile_cost
 from cleave.core.planning.partition import Cut, cut
 from cleave.errors import PlanError
 
 _FILLS = (math.inf, 1.0, 0.9, 0.75, 0.55)  # how much of its memory a device is given, by turns
 _ROUNDING = 1 + 1e-9
-_PRECISION = 1e-3
+_SMALLEST = 1e-30  # stands for zero where zero would be divided by
 
 
 def cut_held(
@@ -39,7 +39,7 @@ def cut_held(
         )
     able = fleet.take(roomy)
     for fill in _FILLS:
-        part = able if fill == math.inf else _limited(form, able, sides, fill)
+        part = able if fill == math.inf else _slowed(form, able, sides, fill)
         found = cut(form, part, sides, quanta)
         if not _fits(form, able, found):
             continue
@@ -62,18 +62,11 @@ def lower_bound_held_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: 
     Raises:
         PlanError: If the devices together cannot hold the rectangle.
     """
-    limited = _limited(form, fleet, (n_rows, n_cols), 1.0)
-    return lower_bound_s(form, limited, n_rows, n_cols) * (1 - _PRECISION)
+    return lower_bound_s(form, fleet, n_rows, n_cols, _room(form, fleet, (n_rows, n_cols), 1.0))
 
 
-def _limited(
-    form: CostForm, fleet: FleetArrays, sides: tuple[int, int], fill: float
-) -> FleetArrays:
-    """The fleet, slowed where a device would else be given more than it holds at once.
-
-    In the time in which the devices are done, each as far as its memory goes, those that have more
-    time than room compute just fast enough to do what they can hold.
-    """
+def _room(form: CostForm, fleet: FleetArrays, sides: tuple[int, int], fill: float) -> Floats:
+    """Cells that each device can hold in this share of its memory."""
     room = tile_area_limit(form, replace(fleet, memory_bytes=fill * fleet.memory_bytes), *sides)
     n_cells = float(sides[0] * sides[1])
     if room.sum() < n_cells:
@@ -81,23 +74,15 @@ def _limited(
             f"what is to stay on the devices fills {n_cells / max(room.sum(), 1.0):.2f} times the "
             f"memory that {len(fleet)} of them lend: lend more with --memory, or use more devices"
         )
+    return room
 
-    def areas(time_s: float) -> Floats:
-        return np.minimum(area_within(form, fleet, *sides, time_s), room)
 
-    low_s, high_s = 0.0, float(fleet.latency_s.min()) + 1e-6
-    while areas(high_s).sum() < n_cells * (1 - 1e-9):
-        low_s, high_s = high_s, 2 * high_s
-    while high_s - low_s > _PRECISION * high_s:
-        middle_s = (low_s + high_s) / 2
-        if areas(middle_s).sum() < n_cells * (1 - 1e-9):
-            low_s = middle_s
-        else:
-            high_s = middle_s
-    free_s = np.maximum(high_s - fleet.latency_s, 1e-30)
-    return replace(
-        fleet, flops_per_s=np.minimum(fleet.flops_per_s, form.flops * room * _ROUNDING / free_s)
-    )
+def _slowed(form: CostForm, fleet: FleetArrays, sides: tuple[int, int], fill: float) -> FleetArrays:
+    """The fleet, with devices that have more time than room slowed to what they can hold."""
+    room = _room(form, fleet, sides, fill)
+    time_s = lower_bound_s(form, fleet, *sides, room)
+    free_s = np.maximum(time_s - fleet.latency_s, _SMALLEST)
+    return replace(fleet, flops_per_s=np.minimum(fleet.flops_per_s, form.flops * room / free_s))
 
 
 def _fits(form: CostForm, fleet: FleetArrays, found: Cut) -> bool:
