@@ -11,9 +11,17 @@ from cleave.core.matrix import DType
 from cleave.core.step import grid
 from cleave.core.step.batch import Batch
 from cleave.core.step.chains import Chain
+from cleave.core.step.estimate import Sample
+from cleave.core.step.model import ModelShape
+from cleave.core.step.plan import FamilyPlan
+from cleave.core.step.tiled import Tiler
 from cleave.errors import PlanError
 
 BATCH = Batch(tokens=64, length=4)
+
+
+def planned(model: ModelShape, fleet: Fleet, batch: Batch) -> FamilyPlan:
+    return grid.plan(model, batch, Tiler(fleet, batch.wire), Sample(fleet, batch.wire))
 
 
 def pcs(n_devices: int, **changes: object) -> Fleet:
@@ -54,14 +62,14 @@ def test_layers_that_are_not_kept_are_sent_and_computed_again() -> None:
 
 
 def test_every_sequence_goes_through_every_layer_once() -> None:
-    plan = grid.plan(TINY, pcs(5), BATCH)
+    plan = planned(TINY, pcs(5), BATCH)
     chain = Chain.of(TINY, BATCH)
     flops = (chain.forward_flops + chain.backward_flops) * BATCH.n_sequences * TINY.n_layers
     assert plan.loads.flops.sum() == pytest.approx(flops)
 
 
 def test_one_device_does_all_layers_with_no_other_to_wait_for() -> None:
-    plan = grid.plan(TINY, pcs(1), BATCH)
+    plan = planned(TINY, pcs(1), BATCH)
     chain = Chain.of(TINY, BATCH)
     assert plan.loads.down_bytes[0] == pytest.approx(
         2 * chain.sent_weights_bytes + 2 * 16 * chain.hidden_bytes
@@ -73,14 +81,14 @@ def test_one_device_does_all_layers_with_no_other_to_wait_for() -> None:
 def test_a_device_with_room_for_one_layer_has_one() -> None:
     chain = Chain.of(TINY, BATCH)
     room = int(chain.workspace_bytes + 1.5 * chain.held_weights_bytes + 3 * chain.kept_bytes)
-    plan = grid.plan(TINY, pcs(16, memory_bytes=room), BATCH)
+    plan = planned(TINY, pcs(16, memory_bytes=room), BATCH)
     assert (plan.loads.memory_bytes <= room).all()
     assert "of 1 layer" in plan.summary or "slices" in plan.summary
 
 
 def test_layers_that_fit_nowhere_are_refused() -> None:
     with pytest.raises(PlanError, match="memory"):
-        grid.plan(TINY, pcs(2, memory_bytes=500), BATCH)
+        planned(TINY, pcs(2, memory_bytes=500), BATCH)
 
 
 @pytest.mark.parametrize("n_devices", [1, 3, 16, 64])
@@ -100,7 +108,7 @@ def test_no_plan_is_below_the_bound(n_devices: int, memory: int) -> None:
     )
     fleet = Fleet(devices, (), Server(nic_bytes_per_s=2000.0))
     try:
-        plan = grid.plan(TINY, fleet, BATCH)
+        plan = planned(TINY, fleet, BATCH)
     except PlanError:
         assert memory < 1 << 40
         return
@@ -111,24 +119,24 @@ def test_no_plan_is_below_the_bound(n_devices: int, memory: int) -> None:
 def test_a_fast_device_gets_more_than_a_slow_one() -> None:
     fast = device(1, flops_per_s={DType.BF16: 4000.0}, uplink_bytes_per_s=400.0)
     slow = device(2, flops_per_s={DType.BF16: 1000.0}, uplink_bytes_per_s=100.0)
-    loads = grid.plan(TINY, Fleet((fast, slow), (), Server()), BATCH).loads
+    loads = planned(TINY, Fleet((fast, slow), (), Server()), BATCH).loads
     assert loads.flops[0] > 2 * loads.flops[1]
 
 
 def test_short_sequences_fill_a_pipeline_sooner_than_long_ones() -> None:
-    short = grid.plan(LLAMA_2_7B, homes(64), Batch(tokens=131072, length=128))
-    long = grid.plan(LLAMA_2_7B, homes(64), Batch(tokens=131072, length=4096))
+    short = planned(LLAMA_2_7B, homes(64), Batch(tokens=131072, length=128))
+    long = planned(LLAMA_2_7B, homes(64), Batch(tokens=131072, length=4096))
     assert short.step_s < long.step_s
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    one, other = (grid.plan(TINY, pcs(7), BATCH) for _ in range(2))
+    one, other = (planned(TINY, pcs(7), BATCH) for _ in range(2))
     assert one.step_s == other.step_s
     assert one.loads.down_bytes.tolist() == other.loads.down_bytes.tolist()
 
 
 def test_a_server_that_is_slow_takes_as_long_as_its_bytes() -> None:
     fleet = replace(pcs(16), server=Server(nic_bytes_per_s=50.0))
-    plan = grid.plan(TINY, fleet, BATCH)
+    plan = planned(TINY, fleet, BATCH)
     assert plan.step_s >= plan.egress_bytes / 100.0
     assert plan.parts[0].server_s[0] <= plan.parts[0].seconds

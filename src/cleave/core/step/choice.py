@@ -75,6 +75,7 @@ class _Step:
             require_room(self._layers, batch, fleet.server)
         sample = Sample(fleet, batch.wire)
         tiler = Tiler(fleet, batch.wire)
+        self._arrays = tiler.arrays
         recomputes = self._products.is_recomputing
         parts = operations(model, batch, sample, recomputes=recomputes)
         self._blocks = BlockPlanner(parts, sample, tiler)
@@ -100,8 +101,8 @@ class _Step:
             for family in FAMILIES
         ]
         try:
-            layers_s = grid.bound_s(self._model, self._fleet, self._batch)
-            head_s = self._head(self._fleet).estimate_s("mixed")
+            layers_s = grid.bound_s(self._model, self._batch, self._arrays)
+            head_s = self._head().estimate_s("mixed")
             found.append(("grid", layers_s + head_s + self._layers.seconds))
         except PlanError:
             found.append(("grid", 0.0))  # planned, so that it says why it does not fit
@@ -117,14 +118,17 @@ class _Step:
         require_room(needs, self._batch, self._fleet.server)
         if family != "grid":
             return _with_host(self._blocks.plan(family), needs)
-        room = 1 - _FOR_HEAD if self._heads else 1.0
-        layers = grid.plan(self._model, _lending(self._fleet, room), self._batch)
-        left = _lending(self._fleet, 1.0, layers.loads.memory_bytes)
-        return _with_host(_in_turn(layers, self._head(left).plan("mixed")), needs)
+        lent = np.array([device.memory_bytes for device in self._fleet.devices], dtype=np.float64)
+        room = lent * (1 - _FOR_HEAD) if self._heads else lent
+        tiler = Tiler(self._fleet, self._batch.wire, room)
+        layers = grid.plan(self._model, self._batch, tiler, self._sample)
+        head = self._head(lent - layers.loads.memory_bytes).plan("mixed")
+        return _with_host(_in_turn(layers, head), needs)
 
-    def _head(self, fleet: Fleet) -> BlockPlanner:
-        """The planner of the head, on what devices have left beside the layers."""
-        return BlockPlanner(self._heads, self._sample, Tiler(fleet, self._batch.wire))
+    def _head(self, memory_bytes: Floats | None = None) -> BlockPlanner:
+        """The planner of the head, with what devices have left beside the layers."""
+        tiler = Tiler(self._fleet, self._batch.wire, memory_bytes)
+        return BlockPlanner(self._heads, self._sample, tiler)
 
     def _needs(self, *, layers_away: bool) -> HostNeeds:
         """The host's share; if all activations do not fit, they are computed again."""
@@ -144,16 +148,6 @@ class _Step:
 def _with_host(plan: FamilyPlan, needs: HostNeeds) -> FamilyPlan:
     host_s = plan.host_s + needs.seconds
     return replace(plan, step_s=plan.step_s + host_s, bound_s=plan.bound_s + host_s, host_s=host_s)
-
-
-def _lending(fleet: Fleet, share: float, held: Floats | float = 0.0) -> Fleet:
-    """The fleet with that share of its memory, less what devices hold."""
-    memory = np.array([device.memory_bytes for device in fleet.devices]) * share - held
-    devices = tuple(
-        replace(device, memory_bytes=max(1, int(left)))
-        for device, left in zip(fleet.devices, memory.tolist(), strict=True)
-    )
-    return replace(fleet, devices=devices)
 
 
 def _in_turn(layers: FamilyPlan, head: FamilyPlan) -> FamilyPlan:

@@ -57,9 +57,15 @@ class Sample:
         self.weight = len(alone) / len(picked)
         self.n_devices = len(alone)
         self._server = fleet.server
+        self._seconds: dict[Rectangle, float] = {}
 
     def seconds(self, rectangle: Rectangle) -> float:
         """About the makespan of a rectangle; infinite if it fits nowhere."""
+        if rectangle not in self._seconds:
+            self._seconds[rectangle] = self._estimated_s(rectangle)
+        return self._seconds[rectangle]
+
+    def _estimated_s(self, rectangle: Rectangle) -> float:
         form, (n_rows, n_cols) = rectangle.form, rectangle.sides
         area = float(n_rows * n_cols * rectangle.n_slabs) / self.weight
         if area == 0:

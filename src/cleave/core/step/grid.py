@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cleave.core.fleet import Fleet
 from cleave.core.planning.cost import CostForm, FleetArrays
 from cleave.core.planning.held import lower_bound_held_s
 from cleave.core.step.batch import Batch
@@ -30,7 +29,7 @@ from cleave.errors import PlanError
 _LONGEST = 1024  # devices up to which segments of every length are tried
 
 
-def bound_s(model: ModelShape, fleet: Fleet, batch: Batch) -> float:
+def bound_s(model: ModelShape, batch: Batch, devices: FleetArrays) -> float:
     """What no plan of whole or sliced layers can beat, the head and the host not counted.
 
     Every such plan sends at least a layer's input and its weights, and holds at least the weights:
@@ -42,11 +41,10 @@ def bound_s(model: ModelShape, fleet: Fleet, batch: Batch) -> float:
     """
     chain = Chain.of(model, batch)
     passes = chain.passes(keeps=True)
-    arrays = FleetArrays.of(fleet, batch.wire)
     forward_s, backward_s, both_s = (
         lower_bound_held_s(
             replace(form, memory=(0.0, 0.0, chain.held_weights_bytes, 0.0)),
-            arrays,
+            devices,
             batch.n_sequences,
             model.n_layers,
         )
@@ -55,19 +53,23 @@ def bound_s(model: ModelShape, fleet: Fleet, batch: Batch) -> float:
     return max(forward_s + backward_s, both_s)
 
 
-def plan(model: ModelShape, fleet: Fleet, batch: Batch) -> FamilyPlan:
+def plan(model: ModelShape, batch: Batch, tiler: Tiler, sample: Sample) -> FamilyPlan:
     """The quickest of all ways to spread the layers; without the head and the host's share.
+
+    Args:
+        model: Its layers.
+        batch: Tokens, types, which weights change.
+        tiler: The fleet.
+        sample: The same fleet, thinned.
 
     Raises:
         PlanError: If the layers do not fit the devices.
     """
-    least_s = bound_s(model, fleet, batch)
-    tiler = Tiler(fleet, batch.wire)
-    sample = Sample(fleet, batch.wire)
+    least_s = bound_s(model, batch, tiler.arrays)
     seconds = np.inf
     best: tuple[_Layers, Tiling] | None = None
     errors: dict[str, None] = {}
-    for kept, again in _candidates(model, batch, len(fleet.devices)):
+    for kept, again in _candidates(model, batch, len(tiler.arrays)):
         kept_s, again_s = sample.seconds(kept.rectangle), sample.seconds(again.rectangle)
         # What is kept costs memory alone: where that does not bind, nothing is done twice.
         for layers, about_s in ((kept, kept_s), (again, again_s if again_s < kept_s else np.inf)):

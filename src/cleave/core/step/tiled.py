@@ -11,7 +11,6 @@ from cleave.core.matrix import DType
 from cleave.core.planning.bound import lower_bound_s
 from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, Terms, finish_s
 from cleave.core.planning.held import lower_bound_held_s
-from cleave.core.planning.partition import Partition, partition
 from cleave.core.planning.reasons import Reasons
 from cleave.core.planning.slabs import cut_slabs
 from cleave.core.planning.volume import product_bound_s
@@ -76,22 +75,29 @@ class Tiler:
     Attributes:
         fleet: Who does the tiles.
         dtype: What they compute with.
+        memory_bytes: What each may hold, ``(devices,)``, where that is not all that it lends.
+        arrays: Those that can compute with the type.
     """
 
     fleet: Fleet
     dtype: DType
-    _place: dict[int, int] = field(init=False)
+    memory_bytes: Floats | None = None
+    arrays: FleetArrays = field(init=False)
     _tilings: dict[Rectangle, Tiling] = field(init=False, default_factory=dict)
     _bounds: dict[Rectangle, float] = field(init=False, default_factory=dict)
     _product_bounds: dict[tuple[int, int, int], float] = field(init=False, default_factory=dict)
-    _arrays: FleetArrays = field(init=False)
     _able: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         """Look up what every cut needs."""
-        self._place = {device.device_id: i for i, device in enumerate(self.fleet.devices)}
-        self._arrays = FleetArrays.of(self.fleet, self.dtype)
-        self._able = np.array([self._place[each] for each in self._arrays.device_id.tolist()])
+        self._able = np.array(
+            [i for i, each in enumerate(self.fleet.devices) if self.dtype in each.flops_per_s],
+            dtype=np.int64,
+        )
+        self.arrays = FleetArrays.of(self.fleet, self.dtype)
+        if self.memory_bytes is not None:
+            lent = self.memory_bytes[self._able]
+            self.arrays = replace(self.arrays, memory_bytes=lent)
 
     def cut(self, rectangle: Rectangle) -> Tiling:
         """The cut of a rectangle.
@@ -112,13 +118,13 @@ class Tiler:
         if key not in self._bounds:
             (n_rows, n_cols), n_slabs = rectangle.sides, rectangle.n_slabs
             lower = lower_bound_held_s if rectangle.is_held else lower_bound_s
-            self._bounds[key] = lower(form, self._arrays, n_rows, n_cols * n_slabs)
+            self._bounds[key] = lower(form, self.arrays, n_rows, n_cols * n_slabs)
         return self._bounds[key]
 
     def product_bound_s(self, sizes: tuple[int, int, int]) -> float:
         """What no cut of a product ``(m, k) @ (k, n)`` can beat."""
         if sizes not in self._product_bounds:
-            self._product_bounds[sizes] = product_bound_s(sizes, self.dtype.itemsize, self._arrays)
+            self._product_bounds[sizes] = product_bound_s(sizes, self.dtype.itemsize, self.arrays)
         return self._product_bounds[sizes]
 
     def loads(self, tiling: Tiling, form: CostForm) -> Loads:
@@ -143,13 +149,13 @@ class Tiler:
 
     def devices(self, tiling: Tiling) -> FleetArrays:
         """The device of each tile, ``(tiles,)``."""
-        return self._arrays.take(np.searchsorted(self._able, tiling.index))
+        return self.arrays.take(np.searchsorted(self._able, tiling.index))
 
     def seconds(self, loads: Loads) -> float:
         """When the last device is done, and the sites and the server with all bytes."""
         able = self._able
         return finish_s(
-            self._arrays, loads.down_bytes[able], loads.up_bytes[able], loads.flops[able]
+            self.arrays, loads.down_bytes[able], loads.up_bytes[able], loads.flops[able]
         )
 
     def server_s(self, loads: Loads) -> tuple[float, float]:
@@ -162,32 +168,18 @@ class Tiler:
 
     def _cut(self, rectangle: Rectangle) -> Tiling:
         form, sides, quanta = rectangle.form, rectangle.sides, rectangle.quanta
-        if rectangle.n_slabs == 1 and not rectangle.is_held:
-            return self._once(partition(form, self.fleet, self.dtype, sides, quanta))
         found = cut_slabs(
-            form, self._arrays, sides, quanta, n_slabs=rectangle.n_slabs, is_held=rectangle.is_held
+            form, self.arrays, sides, quanta, n_slabs=rectangle.n_slabs, is_held=rectangle.is_held
         )
         spans = found.cells[:, 1:].copy()
         spans[:, 2:] += found.slab[:, None] * sides[1]
-        used = set(self._arrays.device_id[found.cells[:, 0]].tolist())
+        used = set(self.arrays.device_id[found.cells[:, 0]].tolist())
         smallest = min(quanta[0], sides[0]), min(quanta[1], sides[1])
-        why = Reasons(form, self._arrays, sides, smallest, found.makespan_s)
+        why = Reasons(form, self.arrays, sides, smallest, found.makespan_s)
         return Tiling(
             index=self._able[found.cells[:, 0]],
             spans=spans,
             is_held=rectangle.is_held,
             bound_s=found.bound_s,
             left_out=why.left_out(self.fleet, self.dtype, used),
-        )
-
-    def _once(self, cut: Partition) -> Tiling:
-        spans = [
-            (each.tile.row0, each.tile.row1, each.tile.col0, each.tile.col1) for each in cut.tiles
-        ]
-        return Tiling(
-            index=np.array([self._place[each.device_id] for each in cut.tiles], dtype=np.int64),
-            spans=np.array(spans, dtype=np.int64).reshape(-1, 4),
-            is_held=False,
-            bound_s=cut.bound_s,
-            left_out=cut.left_out,
         )
