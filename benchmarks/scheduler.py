@@ -256,7 +256,7 @@ class Loss:
 
 def measure_loss(world: World, n_lost: int) -> Loss:
     """Lose devices one after the other, while all go on working."""
-    rng = random.Random(0)  # noqa: S311
+    rng = random.Random(0)
     times_s = []
     n_devices = len(world.devices)
     for _ in range(n_lost):
@@ -300,7 +300,7 @@ class Churn:
 
 def train(kind: str, n_devices: int, n_layers: int, leaving_per_s: float) -> tuple[World, int]:
     """Forward and backward of some layers; the world then, and how many devices left."""
-    rng = random.Random(1)  # noqa: S311
+    rng = random.Random(1)
     world = World()
     for profile in fleets.log_normal(n_devices).devices:
         world.join(profile)

@@ -35,7 +35,6 @@ from cleave.core.scheduling.events import (
     TaskRefused,
     WorkSubmitted,
 )
-from cleave.core.scheduling.invariants import check
 from cleave.core.scheduling.scheduler import Scheduler
 from cleave.core.scheduling.settings import HOST, SchedulerSettings
 from cleave.core.work import Along, Fate, Operand, Result, Work
@@ -54,7 +53,7 @@ class Story:
     def tell(self, event: Event, after_s: float = 0.001) -> list[Command]:
         self.now_s += after_s
         commands = self.scheduler.handle(event, self.now_s)
-        check(self.scheduler.snapshot())
+        self.scheduler.check()
         self.commands += commands
         return commands
 

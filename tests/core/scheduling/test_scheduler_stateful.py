@@ -31,7 +31,6 @@ from cleave.core.scheduling.events import (
     TaskRefused,
     WorkSubmitted,
 )
-from cleave.core.scheduling.invariants import check
 from cleave.core.scheduling.scheduler import Scheduler
 from cleave.core.scheduling.settings import SchedulerSettings
 
@@ -163,7 +162,7 @@ class Churn(RuleBasedStateMachine):
     @invariant()
     def state_is_sound(self) -> None:
         if hasattr(self, "scheduler"):
-            check(self.scheduler.snapshot())
+            self.scheduler.check()
             assert len(set(self.ended)) == len(self.ended)
             assert len(set(self.accepted)) == len(self.accepted)
 

@@ -1,362 +1,205 @@
-"""Who gets which strip, and when it is sent."""
+"""When queued strips are sent, and when a device that has nothing to do takes from another."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import islice
 
-from cleave.core.device import DeviceProfile
-from cleave.core.matrix import Region
-from cleave.core.planning.choice import Planner, result_bytes
-from cleave.core.planning.cost import CostForm
-from cleave.core.planning.strips import strips
+from cleave.core.scheduling.book import Book
 from cleave.core.scheduling.estimate import Prediction
-from cleave.core.scheduling.events import FailWork, RunOnHost, SendTask
-from cleave.core.scheduling.residency import Ledger, Loading, Need
+from cleave.core.scheduling.events import SendTask
+from cleave.core.scheduling.placing import Placer
+from cleave.core.scheduling.residency import Loading, Need
 from cleave.core.scheduling.settings import SchedulerSettings
-from cleave.core.scheduling.state import Book, DeviceState, Sent, Strip, WorkState
-from cleave.core.work import Task, TaskInput, TaskOutput, Work
-from cleave.errors import PlanError
+from cleave.core.scheduling.state import DeviceState, Sent, Strip
+from cleave.core.scheduling.tasks import bound_task, outputs_of
+from cleave.core.work import TaskOutput
 
 _WORTH_STEALING = 1.25  # a stolen strip brings operands that its owner holds: gain enough for that
+_CLEARLY = 0.1  # of what a device has to do: later by less than this is no news
+_VICTIMS = 4  # devices that are asked for a strip at a time, those furthest behind first
+_THIEVES = 4  # devices that are offered a strip at a time, in turn
 
 
 class Dispatcher:
-    """Places strips on devices or the host, and sends them as there is room."""
+    """Sends strips from the devices' queues as there is room, and evens queues out."""
 
-    def __init__(self, book: Book, planner: Planner, settings: SchedulerSettings) -> None:
+    def __init__(self, book: Book, placer: Placer, settings: SchedulerSettings) -> None:
         """Work on a book that others may change between calls."""
         self._book = book
-        self._planner = planner
+        self._placer = placer
         self._settings = settings
-
-    # Placing -------------------------------------------------------------------------------------
-
-    def candidates(self) -> list[tuple[DeviceProfile, Ledger]]:
-        """What the planner needs of the devices that may be given tasks now."""
-        return [(device.planned, device.ledger) for device in self._book.available()]
-
-    def plan(self, state: WorkState) -> None:
-        """Choose form and layout of a whole work and queue its strips."""
-        event = state.submitted
-        choice = self._planner.choose(event.forms, event.hints, self.candidates())
-        if choice is None:
-            self._without_device(self._book.new_strip(state, state.work.whole, state.work.whole))
-            return
-        state.form, state.layout = choice.form, choice.layout
-        self._book.planned_bytes += choice.n_bytes
-        for placement in choice.layout:
-            device = self._book.devices[placement.device_id]
-            self._enqueue_tile(state, placement.tile, device, frozenset())
-
-    def place(self, lost: Sequence[Strip]) -> None:
-        """Cut anew what these strips cover, over all devices that are left."""
-        groups: dict[tuple[int, frozenset[int]], list[Strip]] = {}
-        for strip in lost:
-            if strip.bound_to is not None:
-                self._place_bound(strip)
-            else:
-                groups.setdefault((strip.work_id, frozenset(strip.failed_on)), []).append(strip)
-        for (work_id, failed_on), group in groups.items():
-            state = self._book.works.get(work_id)
-            if state is not None:
-                self._place_group(state, failed_on, group)
-
-    def bind(self, state: WorkState, tile: Region, device: DeviceState) -> None:
-        """Queue a tile of pinned work on the device where its producer's tile lies."""
-        if not any(region.contains(tile) for region, _ in state.done):
-            strip = self._book.new_strip(state, tile, tile)
-            strip.bound_to = device.device_id
-            self._book.enqueue(device, strip)
-
-    def give_up(self, device: DeviceState, strip: Strip) -> None:
-        """This device cannot do this strip: somebody else must, if nobody is at it already."""
-        strip.failed_on.add(device.device_id)
-        if not strip.is_placed:
-            self.place([strip])
-
-    def _overtake(self, strip: Strip) -> None:
-        """A device is late with a strip: another does it too, and the first answer wins."""
-        if strip.bound_to is not None or strip.on_host or strip.queued_on is not None:
-            return
-        devices = self._book.devices
-        if not strip.sent_to or not all(devices[holder].is_late for holder in strip.sent_to):
-            return
-        able = self._able(self._book.work_of(strip), strip.failed_on | strip.sent_to)
-        if able:
-            quickest = min(able, key=lambda device: (self._backlog_s(device), device.device_id))
-            strip.home = strip.tile
-            self._book.enqueue(quickest, strip)
-        elif self._host_may_do(strip):
-            self._run_on_host(strip)
-
-    def fail(self, state: WorkState, error: str) -> None:
-        """Give a work up: nothing of it is left anywhere."""
-        for strip in tuple(state.open.values()):
-            self._book.close_strip(strip)
-        self._book.works.pop(state.work_id, None)
-        self._book.commands.append(FailWork(state.work_id, error))
-
-    def _place_group(
-        self, state: WorkState, failed_on: frozenset[int], group: Sequence[Strip]
-    ) -> None:
-        able = self._able(state.work, failed_on)
-        is_hopeless = len(failed_on) >= self._settings.max_attempts
-        if not able or (is_hopeless and self._host_may_do(group[0])):
-            for strip in group:
-                if strip.task_id in self._book.strips:  # the first may have ended all the work
-                    self._without_device(strip)
-            return
-        profiles = [device.planned for device in able]
-        for strip in group:
-            self._book.close_strip(strip)
-        for region in merged(strip.tile for strip in group):
-            layout = self._planner.tiles(state.work, region, profiles)
-            for placement in layout:
-                device = self._book.devices[placement.device_id]
-                self._enqueue_tile(state, placement.tile, device, failed_on)
-            if not layout:
-                strip = self._book.new_strip(state, region, region)
-                strip.failed_on |= {device.device_id for device in able}
-                self._without_device(strip)
-                if state.work_id not in self._book.works:
-                    return
-
-    def _place_bound(self, strip: Strip) -> None:
-        state = self._book.works[strip.work_id]
-        device = self._book.devices.get(strip.bound_to or 0)
-        self._book.close_strip(strip)
-        if device is None:
-            return  # made again when the producer's tile has been
-        if device.device_id in strip.failed_on:
-            self.fail(
-                state,
-                f"{state.work.name}: its inputs are kept on device {device.device_id}, "
-                "which cannot run it",
-            )
-            return
-        self.bind(state, strip.tile, device)
-
-    def _enqueue_tile(
-        self, state: WorkState, tile: Region, device: DeviceState, failed_on: frozenset[int]
-    ) -> None:
-        for part in self._parts(state.work, tile, device):
-            strip = self._book.new_strip(state, part, tile)
-            strip.failed_on |= failed_on
-            self._book.enqueue(device, strip)
-
-    def _parts(self, work: Work, tile: Region, device: DeviceState) -> tuple[Region, ...]:
-        form, target_s = CostForm.of(work), self._settings.strip_s
-        try:
-            return strips(tile, form, device.planned, work=work, target_s=target_s)
-        except PlanError:
-            return (tile,)  # found not to fit when it is to be sent, and then placed elsewhere
-
-    def _able(self, work: Work, excluded: Iterable[int]) -> list[DeviceState]:
-        barred = frozenset(excluded)
-        return [
-            device
-            for device in self._book.available()
-            if device.device_id not in barred and device.can_run(work)
-        ]
-
-    def _without_device(self, strip: Strip) -> None:
-        state = self._book.works[strip.work_id]
-        present = [device for device in self._book.devices.values() if device.can_run(state.work)]
-        if self._host_may_do(strip):
-            self._run_on_host(strip)
-        elif not present or any(d.device_id not in strip.failed_on for d in present):
-            strip.is_waiting = True
-        elif again := {d.device_id for d in present if self._may_try_again(d)}:
-            strip.failed_on -= again
-            strip.is_waiting = True
-        else:
-            why = next((f" ({d.failure})" for d in present if d.failures_in_row), "")
-            self.fail(
-                state,
-                f"{state.work.name} ({state.work.n_rows} x {state.work.n_cols}): no device that is "
-                f"here can do it{why}, and the host may not step in",
-            )
-
-    def _may_try_again(self, device: DeviceState) -> bool:
-        """Whether a device rests after failures that may have been no more than bad luck."""
-        is_resting = device.resting_until_s > self._book.now_s
-        return is_resting and device.failures_in_row < self._settings.max_attempts
-
-    def _host_may_do(self, strip: Strip) -> bool:
-        return self._settings.host_steps_in and not self._book.works[strip.work_id].kept
-
-    def _run_on_host(self, strip: Strip) -> None:
-        strip.on_host = True
-        work = self._book.work_of(strip)
-        inputs = tuple(
-            TaskInput(operand.block(strip.tile), operand.region(strip.tile))
-            for operand in work.inputs
-        )
-        self._book.commands.append(RunOnHost(_task(strip, work, inputs), strip.work_id))
-
-    # Sending -------------------------------------------------------------------------------------
+        self._hungry: dict[int, DeviceState] = {}  # have room and nothing queued
+        self._behind: list[tuple[float, int]] = []  # -(when free), device; those with queues
 
     def pump(self) -> None:
-        """Have late strips overtaken, and give every device that may take more something to do."""
-        for strip in self._book.late_strips():
-            self._overtake(strip)
-        available = self._book.available()
-        if not available:
-            return
-        waiting = [strip for strip in self._book.strips.values() if strip.is_waiting]
-        for strip in waiting:
-            strip.is_waiting = False
-        self.place(waiting)
-        for device in available:
-            while self._send_next(device):
-                pass
-        if not any(device.queue for device in self._book.devices.values()):
-            return
-        for thief in available:
-            while len(thief.sent) < self._settings.min_ahead and self._steal_for(thief):
-                self._send_next(thief)
+        """Give every device that may take more something to do."""
+        book = self._book
+        while book.is_unsettled or book.ready:
+            if book.is_unsettled:
+                self._placer.settle()
+            ready, book.ready = book.ready, {}
+            for device in ready.values():
+                if device.is_available(book.now_s):
+                    self._feed(device)
+
+    def _feed(self, device: DeviceState) -> None:
+        while self._send_next(device):
+            pass
+        if device.queue:
+            self._hungry.pop(device.device_id, None)
+            if self._falls_behind(device) and self._hungry:
+                self._offer(device)
+        else:
+            while self._is_hungry(device) and self._steal_for(device):
+                self._send_next(device)
+            if self._is_hungry(device):
+                self._hungry[device.device_id] = device
+
+    # Sending -------------------------------------------------------------------------------------
 
     def _send_next(self, device: DeviceState) -> bool:
         """Send the first strip of the queue if there is room; whether there may be another."""
         settings = self._settings
-        if not device.queue or device.is_full or len(device.sent) >= settings.max_ahead:
+        n_sent = len(device.sent)
+        if not device.queue or device.is_full or n_sent >= settings.max_ahead:
             return False
         ahead_s = device.busy_until_s - self._book.now_s
-        if len(device.sent) >= settings.min_ahead and ahead_s > settings.window_s:
+        if n_sent >= settings.min_ahead and ahead_s > settings.window_s:
             return False
         strip = device.queue[0]
-        loading = self._load(device, strip)
-        if loading is None and device.sent:
+        outputs = outputs_of(strip.state.work, strip.tile)
+        loading = self._load(device, strip, outputs)
+        if loading is None and n_sent:
             return False
         self._book.dequeue(strip)
         if loading is None:
-            self.give_up(device, strip)
+            self._placer.give_up(device, strip)
         else:
-            self._send(device, strip, loading)
+            self._send(device, strip, loading, outputs)
         return True
 
-    def _load(self, device: DeviceState, strip: Strip) -> Loading | None:
-        work = self._book.work_of(strip)
+    def _load(
+        self, device: DeviceState, strip: Strip, outputs: tuple[TaskOutput, ...]
+    ) -> Loading | None:
+        tile = strip.tile
         needs = [
-            Need(operand.matrix, operand.region(strip.tile), operand.region(strip.home))
-            for operand in work.inputs
+            Need(operand.matrix, operand.region(tile), home)
+            for operand, home in zip(strip.state.work.inputs, strip.homes, strict=True)
         ]
-        return device.ledger.load(
-            strip.task_id, needs, _outputs(work, strip.tile), _workspace_bytes(work, strip.tile)
-        )
+        passing_bytes = strip.up_bytes + strip.workspace_bytes
+        return device.ledger.load(strip.task_id, needs, outputs, passing_bytes)
 
-    def _send(self, device: DeviceState, strip: Strip, loading: Loading) -> None:
-        work, now_s = self._book.work_of(strip), self._book.now_s
-        down_bytes = sum(fill.n_bytes for fill in loading.fills)
-        up_bytes = result_bytes(work, strip.tile)
-        flops = work.flops(strip.tile)
-        busy_s, through_s = device.estimator.predict(
-            work.dtype, down_bytes=down_bytes, up_bytes=up_bytes, flops=flops
-        )
+    def _send(
+        self,
+        device: DeviceState,
+        strip: Strip,
+        loading: Loading,
+        outputs: tuple[TaskOutput, ...],
+    ) -> None:
+        now_s = self._book.now_s
+        down_bytes = sum([fill.n_bytes for fill in loading.fills])
+        busy_s, through_s = device.times_s(strip, down_bytes)
         begin_s = max(now_s, device.busy_until_s) if device.sent else now_s
+        finish_s = begin_s + through_s
         prediction = Prediction(
             sent_s=now_s,
-            finish_s=begin_s + through_s,
+            finish_s=finish_s,
             down_bytes=down_bytes,
-            up_bytes=up_bytes,
-            flops=flops,
+            up_bytes=strip.up_bytes,
+            flops=strip.flops,
             alone=not device.sent,
         )
-        deadline_s = device.estimator.deadline_s(prediction, grace_s=self._settings.grace_s)
         device.busy_until_s = begin_s + busy_s
-        device.sent[strip.task_id] = Sent(strip, work, prediction, deadline_s)
-        strip.sent_to.add(device.device_id)
+        deadline_s = device.estimator.deadline_s(now_s, finish_s, grace_s=self._settings.grace_s)
+        self._book.send(device, strip, Sent(strip, prediction, deadline_s))
         self._book.drop(device, loading.dropped)
         self._book.commands.append(
             SendTask(
                 device.device_id,
-                strip.work_id,
-                _task(strip, work, loading.inputs),
+                strip.state.submitted.work_id,
+                bound_task(strip, loading.inputs, outputs),
                 loading.handles,
                 loading.output_handles,
                 loading.fills,
             )
         )
 
-    def _steal_for(self, thief: DeviceState) -> bool:
-        """Take the last strip of the device that is furthest behind, if that has it done sooner."""
-        if thief.queue:
-            return False
-        victims = [d for d in self._book.devices.values() if d.queue and d is not thief]
-        for victim in sorted(victims, key=self._backlog_s, reverse=True):
-            strip = victim.queue[-1]
-            work = self._book.work_of(strip)
-            barred = strip.failed_on | strip.sent_to
-            if strip.bound_to is not None or thief.device_id in barred or not thief.can_run(work):
-                continue
-            down_bytes = sum(
-                thief.ledger.missing_bytes(operand.matrix, operand.region(strip.tile))
-                for operand in work.inputs
-            )
-            _, through_s = self._times_s(thief, strip, down_bytes)
-            if _WORTH_STEALING * (self._backlog_s(thief) + through_s) < self._backlog_s(victim):
-                self._book.dequeue(strip)
-                strip.home = strip.tile
-                self._book.enqueue(thief, strip)
-                return True
-        return False
+    # Stealing ------------------------------------------------------------------------------------
 
-    def _backlog_s(self, device: DeviceState) -> float:
-        """Seconds until a device should have done all that it has been given."""
-        backlog_s = max(0.0, device.busy_until_s - self._book.now_s) if device.sent else 0.0
-        return backlog_s + sum(self._times_s(device, strip, 0)[0] for strip in device.queue)
-
-    def _times_s(self, device: DeviceState, strip: Strip, down_bytes: int) -> tuple[float, float]:
-        """Seconds that a strip keeps a device busy, and seconds from end to end."""
-        work = self._book.work_of(strip)
-        return device.estimator.predict(
-            work.dtype,
-            down_bytes=down_bytes,
-            up_bytes=result_bytes(work, strip.tile),
-            flops=work.flops(strip.tile),
+    def _is_hungry(self, device: DeviceState) -> bool:
+        return (
+            not device.queue
+            and len(device.sent) < self._settings.min_ahead
+            and not device.is_full
+            and device.is_available(self._book.now_s)
         )
 
+    def _falls_behind(self, device: DeviceState) -> bool:
+        """Remember when a device with a queue is free; whether that is clearly later than it was."""
+        now_s = self._book.now_s
+        free_s = device.free_s(now_s)
+        known_s = device.behind_s
+        if known_s < math.inf and free_s - known_s <= _CLEARLY * (free_s - now_s):
+            return False
+        device.behind_s = free_s
+        heappush(self._behind, (-free_s, device.device_id))
+        return known_s < math.inf
 
-def merged(tiles: Iterable[Region]) -> list[Region]:
-    """The same cells in fewer rectangles, where neighbours share a whole side."""
-    regions = sorted(tiles, key=lambda tile: (tile.col0, tile.col1, tile.row0))
-    stacked: list[Region] = []
-    for tile in regions:
-        last = stacked[-1] if stacked else None
-        if last and (last.col0, last.col1, last.row1) == (tile.col0, tile.col1, tile.row0):
-            stacked[-1] = Region(last.row0, tile.row1, tile.col0, tile.col1)
-        else:
-            stacked.append(tile)
-    stacked.sort(key=lambda tile: (tile.row0, tile.row1, tile.col0))
-    joined: list[Region] = []
-    for tile in stacked:
-        last = joined[-1] if joined else None
-        if last and (last.row0, last.row1, last.col1) == (tile.row0, tile.row1, tile.col0):
-            joined[-1] = Region(tile.row0, tile.row1, last.col0, tile.col1)
-        else:
-            joined.append(tile)
-    return joined
+    def _offer(self, victim: DeviceState) -> None:
+        """A device may have turned out slow: the next few that have nothing to do may help it."""
+        for device_id in list(islice(self._hungry, _THIEVES)):
+            thief = self._hungry.pop(device_id)
+            if self._book.devices.get(device_id) is not thief or not self._is_hungry(thief):
+                continue
+            if victim.queue and self._steal(thief, victim):
+                self._send_next(thief)
+            if self._is_hungry(thief):
+                self._hungry[device_id] = thief  # behind the others
 
+    def _steal_for(self, thief: DeviceState) -> bool:
+        """Take a strip of a device that is far behind the others; whether that was worth it."""
+        asked: list[DeviceState] = []
+        is_stolen = False
+        while self._behind and len(asked) < _VICTIMS and not is_stolen:
+            bound_s, device_id = self._behind[0]
+            victim = self._book.devices.get(device_id)
+            if victim is None or victim.behind_s != -bound_s:
+                heappop(self._behind)
+            elif not victim.queue or victim.queue[-1].bound_to is not None:
+                heappop(self._behind)
+                victim.behind_s = math.inf
+            elif victim.free_s(self._book.now_s) < victim.behind_s:
+                heappop(self._behind)
+                victim.behind_s = math.inf
+                self._falls_behind(victim)
+            else:
+                heappop(self._behind)
+                victim.behind_s = math.inf
+                asked.append(victim)
+                is_stolen = self._steal(thief, victim)
+        for victim in asked:
+            if victim.queue:
+                self._falls_behind(victim)
+        return is_stolen
 
-def _task(strip: Strip, work: Work, inputs: tuple[TaskInput, ...]) -> Task:
-    return Task(
-        task_id=strip.task_id,
-        program=work.program.bind(strip.tile),
-        inputs=inputs,
-        outputs=_outputs(work, strip.tile),
-        flops=work.flops(strip.tile),
-        workspace_bytes=_workspace_bytes(work, strip.tile),
-        priority=work.priority,
-    )
-
-
-def _outputs(work: Work, tile: Region) -> tuple[TaskOutput, ...]:
-    return tuple(
-        TaskOutput(result.block(tile), result.fate, work.is_partial(result))
-        for result in work.results
-    )
-
-
-def _workspace_bytes(work: Work, tile: Region) -> int:
-    return math.ceil(work.workspace_bytes_per_cell * tile.area)
+    def _steal(self, thief: DeviceState, victim: DeviceState) -> bool:
+        """Take a device's last strip if that has it done clearly sooner; whether it was taken."""
+        strip = victim.queue[-1]
+        state = strip.state
+        is_barred = thief.device_id in strip.failed_on or thief.device_id in strip.sent_to
+        if strip.bound_to is not None or is_barred or not thief.can_run(state):
+            return False
+        now_s = self._book.now_s
+        most_s = (victim.free_s(now_s) - now_s) / _WORTH_STEALING - (thief.free_s(now_s) - now_s)
+        if thief.times_s(strip, 0)[1] >= most_s:
+            return False
+        regions = state.input_regions(strip.tile)
+        down_bytes = thief.missing_bytes(state, regions)
+        if thief.times_s(strip, down_bytes)[1] >= most_s:
+            return False
+        self._book.dequeue(strip)
+        strip.homes, strip.down_bytes = regions, down_bytes
+        self._book.enqueue(thief, strip)
+        return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from cleave.core.device import DeviceProfile
 from cleave.core.matrix import DType
@@ -13,8 +15,7 @@ _MIN_LINK_BYTES = 1 << 18
 _CLAMP = 4.0  # one observation moves a rate by this factor at most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a task was expected to take when it was sent.
 
     Attributes:
@@ -35,13 +36,20 @@ class Prediction:
 
 
 class Estimator:
-    """Exponentially weighted rates of one device, and the slack that its own history asks for."""
+    """Exponentially weighted rates of one device, and the slack that its own history asks for.
+
+    Attributes:
+        profile: What was measured when it joined.
+        planned: What plans are made with: the estimates of when they were last renewed.
+    """
 
     def __init__(self, profile: DeviceProfile) -> None:
         """Begin from what was measured when it joined."""
         self.profile = profile
+        self.planned = profile
         self._flops_per_s = dict(profile.flops_per_s)
         self._link_ratio = 1.0
+        self._planned_link_ratio = 1.0
         self._lateness = 1.0
         self._deviation = 1.0
 
@@ -49,15 +57,16 @@ class Estimator:
         self, dtype: DType, *, down_bytes: int, up_bytes: int, flops: float
     ) -> tuple[float, float]:
         """Seconds on the busiest of link and processor, and seconds from end to end."""
-        down_s = self._link_ratio * down_bytes / self.profile.downlink_bytes_per_s
-        up_s = self._link_ratio * up_bytes / self.profile.uplink_bytes_per_s
+        profile = self.profile
+        down_s = self._link_ratio * down_bytes / profile.downlink_bytes_per_s
+        up_s = self._link_ratio * up_bytes / profile.uplink_bytes_per_s
         compute_s = flops / self._flops_per_s[dtype]
-        return max(down_s, up_s, compute_s), self.profile.latency_s + down_s + up_s + compute_s
+        return max(down_s, up_s, compute_s), profile.latency_s + down_s + up_s + compute_s
 
-    def deadline_s(self, prediction: Prediction, *, grace_s: float) -> float:
-        """When the task is late: its predicted time, stretched by how far off such were."""
+    def deadline_s(self, sent_s: float, finish_s: float, *, grace_s: float) -> float:
+        """When a task is late: its predicted time, stretched by how far off such were."""
         slack = min(10.0, max(2.0, self._lateness + 4.0 * self._deviation))
-        return prediction.sent_s + slack * (prediction.finish_s - prediction.sent_s) + grace_s
+        return sent_s + slack * (finish_s - sent_s) + grace_s
 
     def observe(
         self, prediction: Prediction, dtype: DType, *, compute_s: float, now_s: float
@@ -71,8 +80,7 @@ class Estimator:
         if prediction.flops >= _MIN_FLOPS and compute_s > 0:
             old = self._flops_per_s[dtype]
             self._flops_per_s[dtype] = _blend(old, prediction.flops / compute_s)
-        travelled = prediction.down_bytes + prediction.up_bytes
-        if prediction.alone and travelled >= _MIN_LINK_BYTES:
+        if prediction.alone and prediction.down_bytes + prediction.up_bytes >= _MIN_LINK_BYTES:
             link_s = took_s - compute_s - self.profile.latency_s
             planned_s = (
                 prediction.down_bytes / self.profile.downlink_bytes_per_s
@@ -81,23 +89,29 @@ class Estimator:
             if link_s > 0:
                 self._link_ratio = _blend(self._link_ratio, link_s / planned_s)
 
-    def current(self) -> DeviceProfile:
-        """The profile with the rates as they are known now."""
-        return replace(
-            self.profile,
+    def moved(self) -> float:
+        """The largest factor by which a rate differs from the planned one; 1 if none does."""
+        ratio = self._link_ratio / self._planned_link_ratio
+        most = max(ratio, 1 / ratio)
+        planned = self.planned.flops_per_s
+        for dtype, rate in self._flops_per_s.items():
+            most = max(most, rate / planned[dtype], planned[dtype] / rate)
+        return most
+
+    def renew(self) -> None:
+        """Plan with the rates as they are known now."""
+        self._planned_link_ratio = self._link_ratio
+        self.planned = replace(
+            self.planned,
             flops_per_s=dict(self._flops_per_s),
             downlink_bytes_per_s=self.profile.downlink_bytes_per_s / self._link_ratio,
             uplink_bytes_per_s=self.profile.uplink_bytes_per_s / self._link_ratio,
         )
 
-    def moved(self, since: DeviceProfile) -> float:
-        """The largest factor by which a rate differs from an older profile; 1 if none does."""
-        now = self.current()
-        pairs = [
-            (now.downlink_bytes_per_s, since.downlink_bytes_per_s),
-            *((rate, since.flops_per_s[dtype]) for dtype, rate in now.flops_per_s.items()),
-        ]
-        return max(max(a / b, b / a) for a, b in pairs)
+    def halve_memory(self) -> int:
+        """Plan with half the memory from now on: the device has refused more; the bytes left."""
+        self.planned = replace(self.planned, memory_bytes=max(1, self.planned.memory_bytes // 2))
+        return self.planned.memory_bytes
 
 
 def _blend(old: float, new: float) -> float:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from cleave.core.scheduling.snapshot import Snapshot, WorkView
+import math
+
+from cleave.core.scheduling.book import Book
+from cleave.core.scheduling.snapshot import Snapshot, WorkView, take_snapshot
+
+
+def check_book(book: Book) -> None:
+    """Raise AssertionError with what is wrong; return if all is well."""
+    check(take_snapshot(book))
+    _counts_are_right(book)
 
 
 def check(snapshot: Snapshot) -> None:
-    """Raise AssertionError with what is wrong; return if all is well."""
+    """As `check_book`, of what a picture shows."""
     _everything_is_somewhere(snapshot)
     _both_sides_agree(snapshot)
     for work in snapshot.works:
@@ -57,6 +66,26 @@ def _cells_are_covered_once(snapshot: Snapshot, work: WorkView) -> None:
                 or other.col1 <= one.col0
             )
             assert apart, f"work {work.work_id} has {one} and {other} at once"
+
+
+def _counts_are_right(book: Book) -> None:
+    """What is counted or kept at hand, so that nobody has to look for it, is as if it was not."""
+    for device in book.devices.values():
+        assert device.n_late == sum(sent.is_late for sent in device.sent.values()), device
+        queued_s = sum(strip.queued_s for strip in device.queue)
+        assert math.isclose(device.queued_s, queued_s, rel_tol=1e-6, abs_tol=1e-9), device
+        assert device.ledger.used_bytes <= device.ledger.budget_bytes, device
+        due_s = [sent.deadline_s for sent in device.sent.values() if not sent.is_late]
+        assert device.alarm_s <= min(due_s, default=math.inf), device
+    for state in book.works.values():
+        missing = state.work.whole.area - sum(tile.area for tile in state.done)
+        assert state.n_missing == missing, (state.work_id, state.n_missing, missing)
+        assert set(state.open) <= set(book.strips), state.work_id
+    for strip in book.strips.values():
+        assert book.works.get(strip.state.work_id) is strip.state, strip
+        assert strip.state.open[strip.task_id] is strip, strip
+    for task_id in (*book.waiting, *book.late):
+        assert task_id in book.strips, task_id
 
 
 def _free_queue(snapshot: Snapshot, queued: tuple[int, ...]) -> list[int]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from cleave.core.matrix import BlockRef, Matrix, Region
 from cleave.core.scheduling.events import Fill
 from cleave.core.work import Fate, TaskInput, TaskOutput
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(msgspec.Struct, frozen=True, gc=False):
     """A region that a task reads, and the block it is best kept in for the tasks that follow."""
 
     matrix: Matrix
@@ -19,8 +20,7 @@ class Need:
     home: Region
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
+class Loading(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How a task gets on a device.
 
     Attributes:
@@ -38,17 +38,17 @@ class Loading:
     dropped: tuple[int, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Held:
     block: BlockRef
     filled_rows: int
     users: int = 0
     released: bool = False
-    pinned: bool = False  # a kept output: there is no copy on the server
+    output: bool = False  # made there: the server has no copy
+    pinned: bool = False  # an output that was accepted
 
 
-@dataclass(slots=True)
-class _Load:
+class _Load(msgspec.Struct, frozen=True, gc=False):
     handles: tuple[int, ...]
     reserved_bytes: int
 
@@ -76,25 +76,56 @@ class Ledger:
 
     def missing_bytes(self, matrix: Matrix, view: Region) -> int:
         """Bytes that would travel if a task read ``view`` now."""
-        return matrix.region_bytes(view) if self._find(matrix, view) is None else 0
+        handle = self._find(matrix, view)
+        if handle is not None:
+            held = self._held[handle]
+            if view.row1 - held.block.region.row0 <= held.filled_rows:
+                return 0
+        return matrix.region_bytes(view)
 
     def load(
         self,
         task_id: int,
         needs: Sequence[Need],
         outputs: Sequence[TaskOutput],
-        workspace_bytes: int,
+        passing_bytes: int,
     ) -> Loading | None:
         """Make room for a task and say what must travel; None if it does not fit now.
 
         Blocks are opened as large as their home, if that fits, so that the strips that follow find
         the other rows there; else only as large as the view.
+
+        Args:
+            task_id: Which task.
+            needs: What it reads.
+            outputs: What it makes.
+            passing_bytes: Room for its workspace and for outputs that are returned.
         """
-        for roomy in (True, False):
-            loading = self._try_load(task_id, needs, outputs, workspace_bytes, roomy)
-            if loading is not None:
+        found = [self._find(need.matrix, need.view) for need in needs]
+        kept = {out.block for out in outputs if out.fate is not Fate.RETURNED}
+        needed = passing_bytes + sum([b.n_bytes for b in kept if self._handle_of(b) is None])
+        for is_roomy in (True, False):
+            blocks = [
+                None if handle else BlockRef(need.matrix, _opening(need) if is_roomy else need.view)
+                for need, handle in zip(needs, found, strict=True)
+            ]
+            opened = sum([block.n_bytes for block in {*blocks} if block is not None])
+            dropped = self._room_for(needed + opened, found)
+            if dropped is not None:
+                for handle in dropped:
+                    self._forget(handle)
+                self._reserved_bytes += passing_bytes
+                loading = self._open_all(needs, blocks, found, outputs, dropped)
+                self._loads[task_id] = _Load(self._take(loading), passing_bytes)
                 return loading
         return None
+
+    def keep(self, task_id: int) -> None:
+        """The task's result was accepted: what it leaves there is held until it is released."""
+        for handle in self._loads[task_id].handles:
+            held = self._held.get(handle)
+            if held is not None and held.output and not held.released:
+                held.pinned = True
 
     def unload(self, task_id: int) -> tuple[int, ...]:
         """The task has ended there, its workspace is free; blocks to drop that nobody needs."""
@@ -108,7 +139,7 @@ class Ledger:
             if held is None:
                 continue
             held.users -= 1
-            if held.released and held.users == 0:
+            if held.users == 0 and (held.released or (held.output and not held.pinned)):
                 self._forget(handle)
                 dropped.append(handle)
         return tuple(dropped)
@@ -136,11 +167,22 @@ class Ledger:
                 dropped.append(handle)
         return tuple(dropped)
 
-    def forget(self, handles: Iterable[int]) -> None:
-        """The device says that it does not hold these blocks."""
+    def forget(self, handles: Iterable[int]) -> list[BlockRef]:
+        """The device says that it does not hold these blocks; those that were kept there alone."""
+        lost: list[BlockRef] = []
         for handle in handles:
-            if handle in self._held:
+            held = self._held.get(handle)
+            if held is not None:
                 self._forget(handle)
+                if held.pinned:
+                    lost.append(held.block)
+        return lost
+
+    def limit(self, budget_bytes: int) -> tuple[int, ...]:
+        """Hold no more than this from now on, if no task is in flight; the blocks to drop."""
+        dropped = self.drop_unused()
+        self.budget_bytes = max(budget_bytes, self.used_bytes)
+        return dropped
 
     def drop_unused(self) -> tuple[int, ...]:
         """Forget every block that no task in flight uses and the server has too."""
@@ -149,83 +191,58 @@ class Ledger:
             self._forget(handle)
         return unused
 
-    def _try_load(
+    def _open_all(
         self,
-        task_id: int,
         needs: Sequence[Need],
+        blocks: Sequence[BlockRef | None],
+        found: Sequence[int | None],
         outputs: Sequence[TaskOutput],
-        workspace_bytes: int,
-        roomy: bool,
-    ) -> Loading | None:
-        found = [self._find(need.matrix, need.view) or self._extend(need) for need in needs]
-        regions = [_opening(need) if roomy else need.view for need in needs]
-        opened = {
-            BlockRef(need.matrix, region)
-            for need, region, handle in zip(needs, regions, found, strict=True)
-            if handle is None
-        }
-        kept = {out.block for out in outputs if out.fate is not Fate.RETURNED}
-        kept_new = [b for b in kept if self._handle_of(b) is None]
-        reserved = workspace_bytes + sum(out.block.n_bytes for out in outputs)
-        needed = sum(block.n_bytes for block in opened) + reserved
-        needed += sum(block.n_bytes for block in kept_new)
-        in_use = {handle for handle in found if handle is not None}
-        dropped = self._room_for(needed, in_use)
-        if dropped is None:
-            return None
-        for handle in dropped:
-            self._forget(handle)
+        dropped: tuple[int, ...],
+    ) -> Loading:
         fills: list[Fill] = []
         handles: list[int] = []
         inputs: list[TaskInput] = []
-        for need, region, old in zip(needs, regions, found, strict=True):
-            block = BlockRef(need.matrix, region)
-            handle = old or self._handle_of(block) or self._open(block)
-            fill = self._fill(handle, need.view)
-            if fill is not None:
-                fills.append(fill)
+        for need, block, handle in zip(needs, blocks, found, strict=True):
+            if handle is None and block is not None:
+                handle = self._handle_of(block) or self._open(block)
+            assert handle is not None, "what was not found is opened"
+            held, view = self._held[handle], need.view
+            row1 = view.row1 - held.block.region.row0
+            if row1 > held.filled_rows:
+                fills.append(Fill(handle, held.block, held.filled_rows, row1))
+                held.filled_rows = row1
             handles.append(handle)
-            inputs.append(TaskInput(self._held[handle].block, need.view))
-        output_handles = tuple(self._output_handle(out) for out in outputs)
-        used = tuple(handles) + tuple(handle for handle in output_handles if handle)
-        for handle in used:
-            self._held[handle].users += 1
-            self._held[handle] = self._held.pop(handle)
-        self._reserved_bytes += reserved
-        self._loads[task_id] = _Load(used, reserved)
+            inputs.append(TaskInput(held.block, view))
         return Loading(
             inputs=tuple(inputs),
             handles=tuple(handles),
-            output_handles=output_handles,
+            output_handles=tuple([self._output_handle(out) for out in outputs]),
             fills=tuple(fills),
             dropped=dropped,
         )
 
+    def _take(self, loading: Loading) -> tuple[int, ...]:
+        """Count the blocks of a task as in use, and as the latest used."""
+        used = loading.handles + tuple([handle for handle in loading.output_handles if handle])
+        for handle in used:
+            held = self._held.pop(handle)
+            held.users += 1
+            self._held[handle] = held
+        return used
+
     def _find(self, matrix: Matrix, view: Region) -> int | None:
+        """The block that holds a view, or else one that does when further rows are filled."""
+        extensible = None
         for handle in self._of_matrix.get(matrix.tensor_id, ()):
             held = self._held[handle]
             region = held.block.region
-            if region.contains(view) and view.row1 - region.row0 <= held.filled_rows:
-                return handle
-        return None
-
-    def _extend(self, need: Need) -> int | None:
-        # A block grows row after row: the view must begin at or before its last row.
-        for handle in self._of_matrix.get(need.matrix.tensor_id, ()):
-            held = self._held[handle]
-            region = held.block.region
-            if region.contains(need.view) and need.view.row0 - region.row0 <= held.filled_rows:
-                return handle
-        return None
-
-    def _fill(self, handle: int, view: Region) -> Fill | None:
-        held = self._held[handle]
-        row1 = view.row1 - held.block.region.row0
-        if row1 <= held.filled_rows:
-            return None
-        fill = Fill(handle, held.block, held.filled_rows, row1)
-        held.filled_rows = row1
-        return fill
+            if region.contains(view):
+                if view.row1 - region.row0 <= held.filled_rows:
+                    return handle
+                # A block grows row after row: the view must begin at or before its last row.
+                if extensible is None and view.row0 - region.row0 <= held.filled_rows:
+                    extensible = handle
+        return extensible
 
     def _handle_of(self, block: BlockRef) -> int | None:
         key = block.matrix.tensor_id
@@ -249,11 +266,13 @@ class Ledger:
         handle = self._handle_of(output.block)
         if handle is None:
             handle = self._open(output.block, output.block.region.n_rows)
-            self._held[handle].pinned = True
+            self._held[handle].output = True
         return handle
 
-    def _room_for(self, needed: int, in_use: set[int]) -> tuple[int, ...] | None:
-        excess = self.used_bytes + needed - self.budget_bytes
+    def _room_for(self, needed: int, in_use: Sequence[int | None]) -> tuple[int, ...] | None:
+        excess = self.held_bytes + self._reserved_bytes + needed - self.budget_bytes
+        if excess <= 0:
+            return ()
         dropped: list[int] = []
         for handle, held in self._held.items():
             if excess <= 0:

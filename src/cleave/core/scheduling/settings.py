@@ -24,6 +24,7 @@ class SchedulerSettings:
         max_refusals: Times that one strip may be refused by a device before another gets it.
         max_failures_in_row: A device is closed after this many.
         rest_s: Pause after a failure; doubles with each in a row.
+        max_spread: What a lost device had not returned is cut anew over so many devices at most.
         replan_ratio: Plans are made anew when a rate has moved by this factor,
         replan_s: but not more often than this: rates waver, and plans of equal shapes are kept.
     """
@@ -38,5 +39,6 @@ class SchedulerSettings:
     max_refusals: int = 3
     max_failures_in_row: int = 8
     rest_s: float = 0.5
+    max_spread: int = 64
     replan_ratio: float = 1.5
     replan_s: float = 5.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cleave.core.matrix import Region
-from cleave.core.scheduling.state import Book, DeviceState, Strip
+from cleave.core.scheduling.book import Book
+from cleave.core.scheduling.state import DeviceState, Strip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ def take_snapshot(book: Book) -> Snapshot:
     return Snapshot(
         now_s=book.now_s,
         planned_bytes=book.planned_bytes,
-        devices=tuple(_device_view(device, book.now_s) for device in book.devices.values()),
+        devices=tuple(device_view(device, book.now_s) for device in book.devices.values()),
         works=tuple(
             WorkView(
                 work_id=state.work_id,
@@ -112,19 +113,22 @@ def take_snapshot(book: Book) -> Snapshot:
                 is_complete=state.is_complete,
                 is_pinned=state.submitted.pinned,
                 open=tuple(state.open),
-                done=tuple(tile for tile, _ in state.done),
+                done=tuple(state.done),
             )
             for state in book.works.values()
         ),
-        strips=tuple(_strip_view(strip) for strip in book.strips.values()),
+        strips=tuple(
+            _strip_view(strip, strip.task_id in book.waiting) for strip in book.strips.values()
+        ),
     )
 
 
-def _device_view(device: DeviceState, now_s: float) -> DeviceView:
+def device_view(device: DeviceState, now_s: float) -> DeviceView:
+    """How a device stands."""
     wanted = [sent for sent in device.sent.values() if not sent.is_cancelled]
     return DeviceView(
         device_id=device.device_id,
-        name=device.planned.name,
+        name=device.estimator.profile.name,
         state=_state(device, now_s),
         reason=device.paused or "",
         queued=tuple(strip.task_id for strip in device.queue),
@@ -133,7 +137,7 @@ def _device_view(device: DeviceState, now_s: float) -> DeviceView:
         open_flops=sum(sent.prediction.flops for sent in wanted),
         held_bytes=device.ledger.held_bytes,
         used_bytes=device.ledger.used_bytes,
-        memory_bytes=device.ledger.budget_bytes,
+        memory_bytes=device.estimator.profile.memory_bytes,
         tasks=device.tally.tasks,
         flops=device.tally.flops,
         wasted_flops=device.tally.wasted_flops,
@@ -146,20 +150,20 @@ def _device_view(device: DeviceState, now_s: float) -> DeviceView:
 def _state(device: DeviceState, now_s: float) -> str:
     if device.paused is not None:
         return "paused"
-    if device.is_late:
+    if device.n_late:
         return "late"
     if device.resting_until_s > now_s:
         return "resting"
     return "busy" if device.sent else "idle"
 
 
-def _strip_view(strip: Strip) -> StripView:
+def _strip_view(strip: Strip, is_waiting: bool) -> StripView:
     return StripView(
         task_id=strip.task_id,
-        work_id=strip.work_id,
+        work_id=strip.state.work_id,
         tile=strip.tile,
         queued_on=strip.queued_on,
         sent_to=frozenset(strip.sent_to),
         on_host=strip.on_host,
-        is_waiting=strip.is_waiting,
+        is_waiting=is_waiting,
     )

@@ -1,17 +1,21 @@
-"""What the scheduler remembers of devices, works and strips, kept consistent."""
+"""What the scheduler remembers of each device, work and strip."""
 
 from __future__ import annotations
 
-from bisect import insort
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cleave.core.device import DeviceProfile
 from cleave.core.layout import Layout
-from cleave.core.matrix import Region
+from cleave.core.matrix import DType, Region
+from cleave.core.planning.cost import CostForm
 from cleave.core.scheduling.estimate import Estimator, Prediction
-from cleave.core.scheduling.events import CancelTask, Command, DropBlocks, WorkSubmitted
+from cleave.core.scheduling.events import WorkSubmitted
 from cleave.core.scheduling.residency import Ledger
 from cleave.core.work import Fate, Work
+
+Key = tuple[int, int, int]
+"""Order in which strips are taken: priority, number of the work, number of the task."""
 
 
 @dataclass(slots=True, eq=False)
@@ -20,31 +24,46 @@ class Strip:
 
     Attributes:
         task_id: Its number; never used twice.
-        work_id: What it is part of.
+        state: The work it is part of.
         tile: Which cells.
-        home: The tile it was cut from: the blocks of all its strips are held together.
-        key: Order in which strips are taken: (priority, number).
+        homes: The regions of the inputs that the tile it was cut from reads: the blocks of all its
+            strips are held together.
+        key: Order in which strips are taken.
+        flops: Operations of it.
+        up_bytes: Bytes of its result.
+        down_bytes: Bytes that must travel to the device in whose queue it is, about.
         queued_on: The device in whose queue it is, or None.
+        queued_s: Seconds that it should keep that device busy.
         sent_to: Devices that have it now; more than one once it is late.
         on_host: Whether the host has it.
-        is_waiting: Whether it waits for a device to come.
         failed_on: Devices that could not do it.
         refusals: How often it was refused.
         bound_to: The only device that may do it (its kept inputs lie there), or None.
+        is_again: Whether its cells were accepted before, and what was kept of them is lost.
     """
 
     task_id: int
-    work_id: int
+    state: WorkState
     tile: Region
-    home: Region
-    key: tuple[int, int]
+    homes: tuple[Region, ...]
+    key: Key
+    flops: float
+    up_bytes: int
+    down_bytes: int = 0
     queued_on: int | None = None
-    sent_to: set[int] = field(default_factory=set)
+    queued_s: float = 0.0
+    sent_to: tuple[int, ...] = ()
     on_host: bool = False
-    is_waiting: bool = False
-    failed_on: set[int] = field(default_factory=set)
+    failed_on: frozenset[int] = frozenset()
     refusals: int = 0
     bound_to: int | None = None
+    is_again: bool = False
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that it needs beyond inputs and outputs."""
+        per_cell = self.state.work.workspace_bytes_per_cell
+        return math.ceil(per_cell * self.tile.area) if per_cell else 0
 
     @property
     def is_placed(self) -> bool:
@@ -52,53 +71,75 @@ class Strip:
         return bool(self.sent_to) or self.queued_on is not None or self.on_host
 
 
-@dataclass(slots=True, eq=False)
 class WorkState:
     """A submitted work until it is complete, and then until its kept results are released.
 
     Attributes:
         submitted: What was asked for.
+        number: Its place in the order of submission.
         form: Index of the form taken.
         layout: The plan.
         open: Its strips by task id.
         done: Accepted tiles and who did them.
-        followers: Works that come after it.
+        n_missing: Cells that are not accepted yet.
+        followers: Numbers of the works that come after it.
         is_planned: Whether it has been cut.
         is_complete: Whether completion has been told.
+        is_final: Whether it cannot be done again: an input was released.
+        lost: Accepted tiles of which the kept part was lost.
     """
 
-    submitted: WorkSubmitted
-    form: int = 0
-    layout: Layout = ()
-    open: dict[int, Strip] = field(default_factory=dict)
-    done: list[tuple[Region, int]] = field(default_factory=list)
-    followers: list[int] = field(default_factory=list)
-    is_planned: bool = False
-    is_complete: bool = False
+    def __init__(self, submitted: WorkSubmitted, number: int) -> None:
+        """Nothing of it is done; its first form is taken until there is a plan."""
+        self.submitted = submitted
+        self.number = number
+        self.layout: Layout = ()
+        self.open: dict[int, Strip] = {}
+        self.done: dict[Region, int] = {}
+        self.followers: list[int] = []
+        self.is_planned = False
+        self.is_complete = False
+        self.is_final = False
+        self.lost: list[Region] = []
+        self.take(0)
 
-    @property
-    def work_id(self) -> int:
-        """Its number."""
-        return self.submitted.work_id
-
-    @property
-    def work(self) -> Work:
-        """The form that was taken."""
-        return self.submitted.forms[self.form]
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """Identity of the matrices that it leaves on devices alone."""
-        return tuple(
+    def take(self, form: int, layout: Layout = ()) -> None:
+        """Choose a form; before anything of the work is done."""
+        self.form, self.layout = form, layout
+        self.work: Work = self.submitted.forms[form]
+        self.cost = CostForm.of(self.work)
+        self.ops = self.work.ops
+        self.dtype: DType = self.work.dtype
+        self.n_missing = self.work.whole.area
+        self.kept: tuple[int, ...] = tuple(
             result.matrix.tensor_id
             for result in self.work.results
             if result.fate is not Fate.RETURNED
         )
 
     @property
-    def is_covered(self) -> bool:
-        """Whether every cell has been accepted."""
-        return sum(tile.area for tile, _ in self.done) == self.work.whole.area
+    def work_id(self) -> int:
+        """Its number for the submitter."""
+        return self.submitted.work_id
+
+    def input_regions(self, tile: Region) -> tuple[Region, ...]:
+        """What a tile reads of each input."""
+        return tuple([operand.region(tile) for operand in self.work.inputs])
+
+    def accept(self, tile: Region, device_id: int) -> None:
+        """A tile is done."""
+        self.done[tile] = device_id
+        self.n_missing -= tile.area
+
+    def lose(self, tile: Region) -> None:
+        """What was kept of a tile is gone."""
+        del self.done[tile]
+        self.n_missing += tile.area
+        self.lost.append(tile)
+
+    def has(self, tile: Region) -> bool:
+        """Whether all of a tile was done, perhaps as part of a larger one."""
+        return tile in self.done or any(region.contains(tile) for region in self.done)
 
 
 @dataclass(slots=True, eq=False)
@@ -106,8 +147,7 @@ class Sent:
     """A task that a device has now; it ends by exactly one answer.
 
     Attributes:
-        strip: What was sent.
-        work: The work it belongs to (which may be complete before the answer comes).
+        strip: What was sent; its work may be complete before the answer comes.
         prediction: What it was expected to take.
         deadline_s: When it is late.
         is_late: Whether that time has passed.
@@ -115,7 +155,6 @@ class Sent:
     """
 
     strip: Strip
-    work: Work
     prediction: Prediction
     deadline_s: float
     is_late: bool = False
@@ -139,12 +178,16 @@ class DeviceState:
     """One connected device.
 
     Attributes:
+        device_id: Its number.
         estimator: Its rates as they are learnt.
         ledger: What it holds.
-        planned: The profile that plans use; renewed when the rates have moved.
         queue: Strips it will be sent, first first.
+        queued_s: Seconds that those should keep it busy.
         sent: Tasks it has.
+        n_late: How many of those are late.
         busy_until_s: When it should be done with those.
+        alarm_s: It stands in the book's deadlines with this time; infinity if it does not.
+        behind_s: It stands among those to steal from with this time; infinity if it does not.
         paused: Why its owner comes first at the moment, or None.
         resting_until_s: After failures it is given nothing until then.
         failures_in_row: Failures since the last success.
@@ -153,12 +196,16 @@ class DeviceState:
         tally: What it has done.
     """
 
+    device_id: int
     estimator: Estimator
     ledger: Ledger
-    planned: DeviceProfile
     queue: list[Strip] = field(default_factory=list)
+    queued_s: float = 0.0
     sent: dict[int, Sent] = field(default_factory=dict)
+    n_late: int = 0
     busy_until_s: float = 0.0
+    alarm_s: float = math.inf
+    behind_s: float = math.inf
     paused: str | None = None
     resting_until_s: float = 0.0
     failures_in_row: int = 0
@@ -166,135 +213,26 @@ class DeviceState:
     is_full: bool = False
     tally: Tally = field(default_factory=Tally)
 
-    @property
-    def device_id(self) -> int:
-        """Its number."""
-        return self.planned.device_id
-
-    @property
-    def is_late(self) -> bool:
-        """Whether it owes an answer for longer than expected."""
-        return any(sent.is_late for sent in self.sent.values())
-
     def is_available(self, now_s: float) -> bool:
         """Whether it may be given tasks now."""
-        return self.paused is None and self.resting_until_s <= now_s and not self.is_late
+        return not self.n_late and self.paused is None and self.resting_until_s <= now_s
 
-    def can_run(self, work: Work) -> bool:
+    def can_run(self, state: WorkState) -> bool:
         """Whether it has the ops and the element type."""
-        return self.planned.can_run(work.ops, work.dtype)
+        return self.estimator.planned.can_run(state.ops, state.dtype)
 
+    def free_s(self, now_s: float) -> float:
+        """When it should have done all that it has been given."""
+        return (max(now_s, self.busy_until_s) if self.sent else now_s) + self.queued_s
 
-class Book:
-    """All devices, works and open strips, and the commands that a change of them asks for."""
+    def missing_bytes(self, state: WorkState, regions: Sequence[Region]) -> int:
+        """Bytes that would travel if it were to read these regions of a work's inputs."""
+        missing = self.ledger.missing_bytes
+        pairs = zip(state.work.inputs, regions, strict=True)
+        return sum([missing(operand.matrix, region) for operand, region in pairs])
 
-    def __init__(self) -> None:
-        """Begin empty."""
-        self.devices: dict[int, DeviceState] = {}
-        self.works: dict[int, WorkState] = {}
-        self.strips: dict[int, Strip] = {}
-        self.commands: list[Command] = []
-        self.now_s = 0.0
-        self.planned_bytes = 0
-        self._next_task_id = 1
-        self._late: dict[int, Strip] = {}
-
-    def available(self) -> list[DeviceState]:
-        """Devices that may be given tasks now, in order of joining."""
-        return [d for d in self.devices.values() if d.is_available(self.now_s)]
-
-    def work_of(self, strip: Strip) -> Work:
-        """The work that a strip is part of."""
-        return self.works[strip.work_id].work
-
-    def new_strip(self, state: WorkState, tile: Region, home: Region) -> Strip:
-        """A fresh open strip that nobody has yet."""
-        task_id = self._next_task_id
-        self._next_task_id += 1
-        key = (state.work.priority, task_id)
-        strip = Strip(task_id, state.work_id, tile, home, key)
-        self.strips[task_id] = strip
-        state.open[task_id] = strip
-        return strip
-
-    def close_strip(self, strip: Strip) -> None:
-        """Nobody shall work on it any more: taken out of queues, cancelled where it was sent."""
-        for device_id in tuple(strip.sent_to):
-            self.cancel(self.devices[device_id], strip)
-        self.dequeue(strip)
-        del self.strips[strip.task_id]
-        self._late.pop(strip.task_id, None)
-        state = self.works.get(strip.work_id)
-        if state is not None:
-            state.open.pop(strip.task_id, None)
-
-    def enqueue(self, device: DeviceState, strip: Strip) -> None:
-        """Put a strip in its place in a device's queue."""
-        strip.queued_on = device.device_id
-        insort(device.queue, strip, key=lambda queued: queued.key)
-
-    def dequeue(self, strip: Strip) -> None:
-        """Take a strip out of the queue it is in, if it is in one."""
-        if strip.queued_on is not None:
-            self.devices[strip.queued_on].queue.remove(strip)
-            strip.queued_on = None
-
-    def mark_late(self, sent: Sent) -> None:
-        """A device has not answered for a task in time."""
-        sent.is_late = True
-        if not sent.is_cancelled:
-            self._late[sent.strip.task_id] = sent.strip
-
-    def late_strips(self) -> list[Strip]:
-        """Open strips that some device was or is late with."""
-        return list(self._late.values())
-
-    def cancel(self, device: DeviceState, strip: Strip) -> None:
-        """Tell a device to drop a task; it has the task until it answers."""
-        sent = device.sent[strip.task_id]
-        sent.is_cancelled = True
-        strip.sent_to.discard(device.device_id)
-        self.commands.append(CancelTask(device.device_id, strip.task_id))
-
-    def end(self, device: DeviceState, task_id: int, *, refused: bool = False) -> Sent | None:
-        """A device has answered for a task: it has it no longer. None if it never had it."""
-        sent = device.sent.pop(task_id, None)
-        if sent is not None:
-            if not sent.is_cancelled:
-                sent.strip.sent_to.discard(device.device_id)
-            device.is_full = False
-            ledger = device.ledger
-            self.drop(device, ledger.abandon(task_id) if refused else ledger.unload(task_id))
-        return sent
-
-    def take_queue(self, device: DeviceState) -> list[Strip]:
-        """Empty a device's queue (bound strips stay); the strips that nobody has now."""
-        queued = [strip for strip in device.queue if strip.bound_to is None]
-        for strip in queued:
-            self.dequeue(strip)
-        return [strip for strip in queued if not strip.is_placed]
-
-    def take_all(self, device: DeviceState) -> list[Strip]:
-        """A device has dropped all its tasks and its queue is taken; the strips nobody has now."""
-        dropped = [sent.strip for sent in device.sent.values() if not sent.is_cancelled]
-        for task_id in tuple(device.sent):
-            sent = self.end(device, task_id)
-            device.tally.wasted_flops += 0.0 if sent is None else sent.prediction.flops
-        queued = self.take_queue(device)
-        return [strip for strip in dropped if not strip.is_placed] + queued
-
-    def remove(self, device: DeviceState) -> list[Strip]:
-        """A device is gone; the strips that nobody has now."""
-        lost = [sent.strip for sent in device.sent.values() if not sent.is_cancelled]
-        for strip in lost:
-            strip.sent_to.discard(device.device_id)
-        for strip in device.queue:
-            strip.queued_on = None
-        lost += [strip for strip in device.queue if strip not in lost]
-        del self.devices[device.device_id]
-        return [strip for strip in lost if not strip.is_placed]
-
-    def drop(self, device: DeviceState, handles: tuple[int, ...]) -> None:
-        """Tell a device to forget blocks, if there are any."""
-        if handles:
-            self.commands.append(DropBlocks(device.device_id, handles))
+    def times_s(self, strip: Strip, down_bytes: int) -> tuple[float, float]:
+        """Seconds that a strip keeps it busy, and seconds from end to end."""
+        return self.estimator.predict(
+            strip.state.dtype, down_bytes=down_bytes, up_bytes=strip.up_bytes, flops=strip.flops
+        )
