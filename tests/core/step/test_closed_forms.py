@@ -67,7 +67,7 @@ def test_products_with_the_inner_axis_whole(n_devices: int) -> None:
 )
 def test_products_cut_along_all_axes(n_devices: int, published: float) -> None:
     arrays = fleet_arrays(n_devices)
-    planned = sum(32 * product_bound_s(sizes, 2, arrays) for sizes in PRODUCTS)
+    planned = sum(32 * product_bound_s([sizes], 2, arrays) for sizes in PRODUCTS)
     assert planned == pytest.approx(published, rel=0.1)
 
 
@@ -76,7 +76,7 @@ def test_cuts_along_all_axes_come_near_what_they_can(n_devices: int) -> None:
     tiler = Tiler(homes(n_devices), DType.BF16)
     arrays = fleet_arrays(n_devices)
     m, n, k = PRODUCTS[6]
-    bound_s = product_bound_s((m, n, k), 2, arrays)
+    bound_s = product_bound_s([(m, n, k)], 2, arrays)
     side = (2 * m * n * k / n_devices * UP / DOWN) ** (1 / 3)
     most = max(1, round(n_devices / (m * n / side**2)))
     seconds = []

@@ -9,14 +9,14 @@ with which all finish together; sides are rounded last.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, makespan_s
 
-_SCALES = (1.0, 0.8, 1.25, 0.6, 1.6)  # widths tried, as multiples of the cheapest
+WIDTHS = (1.0, 0.8, 1.25, 0.6, 1.6, np.inf)  # tried, as multiples of the cheapest
 _STEPS = 2  # of Newton's method, after which a grouping is judged
 _MORE_STEPS = 3  # for those that are rounded
 _ROUNDED = 3  # the most promising groupings
@@ -29,6 +29,7 @@ def cut_columns(
     areas: Floats,
     time_s: float,
     sides: tuple[int, int],
+    widths: Sequence[float] = WIDTHS,
 ) -> Ints | None:
     """Slot, row0, row1, col0 and col1 of each tile; None if no such cut fits the slots' memory.
 
@@ -38,14 +39,15 @@ def cut_columns(
         areas: What each slot can do in ``time_s``, in cells; more than 0.
         time_s: About the makespan to expect.
         sides: Rows and columns of the rectangle in quanta.
+        widths: Of columns to try, as multiples of the cheapest; infinity for a single column.
 
     Returns:
         ``(tiles, 5)``.
     """
     order = np.argsort(-areas, kind="stable")
     slots, areas = slots.take(order), areas[order] * (sides[0] * sides[1] / areas.sum())
-    upright = list(_groupings(form, slots, areas, time_s, sides))
-    turned = list(_groupings(form.transposed, slots, areas, time_s, sides[::-1]))
+    upright = list(_groupings(form, slots, areas, time_s, sides, widths))
+    turned = list(_groupings(form.transposed, slots, areas, time_s, sides[::-1], widths))
     cuts: list[Ints] = []
     for columns in sorted(upright + turned, key=lambda columns: columns.time_s):
         columns.balance(_MORE_STEPS)
@@ -62,13 +64,18 @@ def cut_columns(
 
 
 def _groupings(
-    form: CostForm, slots: FleetArrays, areas: Floats, time_s: float, sides: tuple[int, int]
+    form: CostForm,
+    slots: FleetArrays,
+    areas: Floats,
+    time_s: float,
+    sides: tuple[int, int],
+    widths: Sequence[float],
 ) -> Iterator[_Columns]:
-    """Columns of several widths, nearly balanced; the last is a single column."""
+    """Columns of several widths, nearly balanced."""
     preferred = _preferred_widths(form, slots, areas, sides[1])
     reach = np.concatenate(([0.0], np.cumsum(areas))).tolist()
     seen: set[tuple[int, ...]] = set()
-    for scale in (*_SCALES, np.inf):
+    for scale in widths:
         starts = _group(np.maximum(preferred * scale, 1.0).tolist(), reach, sides)
         if starts not in seen:
             seen.add(starts)

@@ -15,11 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleave.core.planning.bound import area_within, lower_bound_s, tile_area_limit
+from cleave.core.planning.columns import cut_columns
 from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, makespan_s, tile_cost
 from cleave.core.planning.held import cut_held, lower_bound_held_s
 from cleave.core.planning.partition import cut
 from cleave.core.planning.sites import share
 from cleave.errors import PlanError
+
+_CROWD = 32  # devices of a group for which columns of the cheapest width come near the bound
+_GOOD = 1.04  # of the bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,9 +93,8 @@ def _cut_groups(
     is_held: bool,
 ) -> tuple[Ints, Ints]:
     """Tiles, and the slab of each."""
-    cutter = cut_held if is_held else cut
     if n_slabs == 1:
-        cells = cutter(form, fleet, sides, quanta).cells
+        cells = (cut_held if is_held else cut)(form, fleet, sides, quanta).cells
         return cells, np.zeros(len(cells), dtype=np.int64)
     alone = share(form, fleet, (sides[0], sides[1] * n_slabs), bound_s)
     place = np.flatnonzero(np.isin(fleet.device_id, alone.device_id))
@@ -101,11 +104,28 @@ def _cut_groups(
     found: list[Ints] = []
     slabs: list[Ints] = []
     for slab, members in enumerate(even_groups(capacity, n_slabs)):
-        cells = cutter(form, alone.take(members), sides, quanta).cells.copy()
+        group = alone.take(members)
+        if is_held:
+            cells = cut_held(form, group, sides, quanta).cells.copy()
+        elif quanta == (1, 1):
+            cells = _cut_group(form, group, capacity[members], sides, bound_s)
+        else:
+            cells = cut(form, group, sides, quanta).cells
         cells[:, 0] = place[members[cells[:, 0]]]
         found.append(cells)
         slabs.append(np.full(len(cells), slab))
     return np.concatenate(found), np.concatenate(slabs)
+
+
+def _cut_group(
+    form: CostForm, group: FleetArrays, areas: Floats, sides: tuple[int, int], time_s: float
+) -> Ints:
+    """A cut among one of many groups: the first that is good is taken, since there are many."""
+    if len(group) >= _CROWD:
+        cells = cut_columns(form, group, areas, time_s, sides, widths=(1.0, 1.25))
+        if cells is not None and makespan_s(form, group, cells) <= _GOOD * time_s:
+            return cells
+    return cut(form, group, sides).cells
 
 
 def even_groups(capacity: Floats, n_groups: int) -> list[Ints]:

@@ -26,7 +26,7 @@ from cleave.core.step.forms import (
 )
 from cleave.core.step.model import Linear, ModelShape
 from cleave.core.step.plan import FamilyPlan, Loads, Part
-from cleave.core.step.tiled import Rectangle, Tiler
+from cleave.core.step.tiled import Rectangle, Tiler, Tiling
 from cleave.errors import PlanError
 
 FAMILIES = ("block", "ksplit", "mixed")
@@ -243,7 +243,7 @@ class _Run:
     loads: Loads
     parts: list[Part] = field(default_factory=list)
     resident_bytes: float = 0.0
-    left_out: dict[int, str] = field(default_factory=dict)
+    first: Tiling | None = None
 
 
 class BlockPlanner:
@@ -275,18 +275,13 @@ class BlockPlanner:
         loads = Loads.none(len(self._tiler.fleet.devices))
         done: list[Part] = []
         resident_bytes = 0.0
-        left_out: dict[int, str] = {}
+        first: Tiling | None = None
         for operation in self._operations:
             run = self._first_that_fits(operation, family)
             done += run.parts
             loads = loads.plus(run.loads, operation.times)
             resident_bytes += operation.times * run.resident_bytes
-            left_out.update(run.left_out)
-        unused = {
-            device.device_id
-            for device, is_used in zip(self._tiler.fleet.devices, loads.is_used, strict=True)
-            if not is_used
-        }
+            first = first or run.first
         return FamilyPlan(
             family=family,
             summary=_summary(done),
@@ -296,8 +291,16 @@ class BlockPlanner:
             parts=tuple(done),
             loads=loads,
             resident_bytes=resident_bytes,
-            left_out=tuple((who, why) for who, why in left_out.items() if who in unused),
+            left_out=self._left_out(first, loads),
         )
+
+    def _left_out(self, first: Tiling | None, loads: Loads) -> tuple[tuple[int, str], ...]:
+        """Devices that get nothing in the whole step, and why nothing of its first cut."""
+        if first is None or loads.is_used.all():
+            return ()
+        devices = zip(self._tiler.fleet.devices, loads.is_used, strict=True)
+        unused = {device.device_id for device, is_used in devices if not is_used}
+        return tuple(each for each in self._tiler.left_out(first) if each[0] in unused)
 
     def _ways(self, operation: Operation, family: str) -> list[Way]:
         """The ways of a family, quickest first; all of them where it has none of its own."""
@@ -321,25 +324,24 @@ class BlockPlanner:
                 errors.append(str(error))
         raise PlanError(f"{operation.name}: " + "; ".join(dict.fromkeys(errors)))
 
-    def _bound_s(self, each: Pass) -> float:
-        """What no plan of this kind can beat; of a product, however it is cut."""
-        if each.product is not None:
-            return self._tiler.product_bound_s(each.product)
-        return self._tiler.bound_s(each.form, each.rectangle)
+    def _bound_s(self, stage: Sequence[Pass]) -> float:
+        """What no plan of this kind can beat; of products, however they are cut."""
+        products = tuple(each.product for each in stage if each.product is not None)
+        if len(products) == len(stage):
+            return self._tiler.product_bound_s(products)
+        return max(self._tiler.bound_s(each.form, each.rectangle) for each in stage)
 
     def _run(self, operation: Operation, way: Way) -> _Run:
         run = _Run(Loads.none(len(self._tiler.fleet.devices)))
         for i, stage in enumerate(way.stages):
             directions = ["forward", *["forward again"] * (len(way.stages) - 2), "backward"]
             at_once = Loads.none(len(self._tiler.fleet.devices))
-            bound_s = 0.0
             for each in stage:
                 tiling = self._tiler.cut(each.rectangle)
                 asked = self._tiler.loads(tiling, each.form)
                 at_once = at_once.plus(asked)
-                run.left_out.update(tiling.left_out)
+                run.first = run.first or tiling
                 run.resident_bytes += each.resident_bytes * float(tiling.cols.sum())
-                bound_s = max(bound_s, self._bound_s(each))
             run.loads = run.loads.plus(at_once)
             run.parts.append(
                 Part(
@@ -347,7 +349,7 @@ class BlockPlanner:
                     times=operation.times,
                     how=_how(way, stage),
                     seconds=self._tiler.seconds(at_once),
-                    bound_s=bound_s,
+                    bound_s=self._bound_s(stage),
                     server_s=self._tiler.server_s(at_once),
                     form=stage[0].form,
                     sides=stage[0].rectangle.sides,

@@ -117,7 +117,7 @@ def _family_plan(layers: _Layers, tiling: Tiling, tiler: Tiler, least_s: float) 
         parts=parts,
         loads=tiler.loads(tiling, rectangle.form),
         resident_bytes=layers.chain.resident_weights_bytes * float(tiling.cols.sum()),
-        left_out=tiling.left_out,
+        left_out=tiler.left_out(tiling),
     )
 
 

@@ -46,16 +46,16 @@ class Tiling:
         index: Place in the fleet of each tile's device, ``(tiles,)``.
         spans: row0, row1, col0 and col1 of each tile, ``(tiles, 4)``; columns count on from one
             slab to the next.
-        is_held: As of its rectangle.
+        rectangle: What is cut.
+        makespan_s: When the last device is done.
         bound_s: What no cut of the rectangle can beat.
-        left_out: Devices that get nothing, and why.
     """
 
     index: Ints
     spans: Ints
-    is_held: bool
+    rectangle: Rectangle
+    makespan_s: float
     bound_s: float
-    left_out: tuple[tuple[int, str], ...] = ()
 
     @property
     def rows(self) -> Floats:
@@ -85,7 +85,9 @@ class Tiler:
     arrays: FleetArrays = field(init=False)
     _tilings: dict[Rectangle, Tiling] = field(init=False, default_factory=dict)
     _bounds: dict[Rectangle, float] = field(init=False, default_factory=dict)
-    _product_bounds: dict[tuple[int, int, int], float] = field(init=False, default_factory=dict)
+    _product_bounds: dict[tuple[tuple[int, int, int], ...], float] = field(
+        init=False, default_factory=dict
+    )
     _able: Ints = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,8 +123,8 @@ class Tiler:
             self._bounds[key] = lower(form, self.arrays, n_rows, n_cols * n_slabs)
         return self._bounds[key]
 
-    def product_bound_s(self, sizes: tuple[int, int, int]) -> float:
-        """What no cut of a product ``(m, k) @ (k, n)`` can beat."""
+    def product_bound_s(self, sizes: tuple[tuple[int, int, int], ...]) -> float:
+        """What no cut of products ``(m, k) @ (k, n)`` that are done at once can beat."""
         if sizes not in self._product_bounds:
             self._product_bounds[sizes] = product_bound_s(sizes, self.dtype.itemsize, self.arrays)
         return self._product_bounds[sizes]
@@ -139,7 +141,7 @@ class Tiler:
             return sums.astype(np.float64)
 
         memory = np.zeros(n_devices)
-        if tiling.is_held:
+        if tiling.rectangle.is_held:
             memory = total(cost(form.memory))
         else:
             np.maximum.at(memory, tiling.index, cost(form.memory))
@@ -158,6 +160,15 @@ class Tiler:
             self.arrays, loads.down_bytes[able], loads.up_bytes[able], loads.flops[able]
         )
 
+    def left_out(self, tiling: Tiling) -> tuple[tuple[int, str], ...]:
+        """Devices that get nothing of a cut, and why."""
+        rectangle = tiling.rectangle
+        (n_rows, n_cols), quanta = rectangle.sides, rectangle.quanta
+        smallest = min(quanta[0], n_rows), min(quanta[1], n_cols)
+        used = {self.fleet.devices[i].device_id for i in np.unique(tiling.index).tolist()}
+        why = Reasons(rectangle.form, self.arrays, (n_rows, n_cols), smallest, tiling.makespan_s)
+        return why.left_out(self.fleet, self.dtype, used)
+
     def server_s(self, loads: Loads) -> tuple[float, float]:
         """How long the server takes to send all bytes, and to receive them."""
         server = self.fleet.server
@@ -173,13 +184,10 @@ class Tiler:
         )
         spans = found.cells[:, 1:].copy()
         spans[:, 2:] += found.slab[:, None] * sides[1]
-        used = set(self.arrays.device_id[found.cells[:, 0]].tolist())
-        smallest = min(quanta[0], sides[0]), min(quanta[1], sides[1])
-        why = Reasons(form, self.arrays, sides, smallest, found.makespan_s)
         return Tiling(
             index=self._able[found.cells[:, 0]],
             spans=spans,
-            is_held=rectangle.is_held,
+            rectangle=rectangle,
+            makespan_s=found.makespan_s,
             bound_s=found.bound_s,
-            left_out=why.left_out(self.fleet, self.dtype, used),
         )
