@@ -3,8 +3,8 @@
 ``python benchmarks/planner.py --json out.json`` cuts every GEMM shape of a training step (forward,
 dX and dW of each linear layer, quantum 1, bf16) for equal devices, devices spread log-normally and
 devices drawn from the catalog, each with its own link, in homes, and in offices behind one line.
-It prints makespan / bound, the time that planning took, and how the bytes of a device fall as
-devices join, beside tensor and data parallelism.
+It prints makespan / bound and the time that planning took; whole steps by family; and how the bytes
+of a device fall as devices join, beside tensor and data parallelism.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from cleave.core.fleet import Fleet, Server, Site
 from cleave.core.matrix import DType
 from cleave.core.planning.cost import CostForm, FleetArrays
 from cleave.core.planning.partition import cut, partition
+from cleave.core.step.batch import Batch
+from cleave.core.step.choice import best_plan
 
 DTYPE = DType.BF16
 MODELS = ("opt-1.3b", "llama-2-7b", "opt-13b", "llama-2-70b")
@@ -35,6 +37,8 @@ TOKENS = (16_384, 131_072)
 SEEDS = {16: 4, 128: 2, 1024: 1, 8192: 1}  # small fleets differ more from draw to draw
 OFFICE = 60
 OFFICE_LINE = Site(site_id=1, downlink_bytes_per_s=25e6, uplink_bytes_per_s=2.5e6)  # 200/20 Mbit/s
+STEP_MODEL, LENGTH = "llama-2-7b", 2048
+STEP_FLEETS = ("equal", "log-normal", "tables")
 SMALLEST_SCALING, LARGEST_SCALING = 64, 8192
 
 
@@ -138,23 +142,41 @@ def measure(name: str, n_devices: int, shapes: list[Shape]) -> Row:
     )
 
 
-def step_seconds(model: str, tokens: int, n_devices: int) -> dict[str, object]:
-    """How long it takes to plan all GEMMs of a step for devices drawn from the tables."""
-    fleet = fleets.from_table(n_devices)
-    shapes = list(step_shapes(model, tokens))
+@dataclass(frozen=True)
+class Step:
+    """A whole training step, planned by every family."""
+
+    model: str
+    tokens: int
+    fleet: str
+    devices: int
+    family: str
+    step_s: float
+    ratio: float
+    others: Mapping[str, float | None]
+    plan_s: float
+
+
+def whole_step(model: str, tokens: int, name: str, n_devices: int) -> Step:
+    """The best plan of a step and its runners-up, no limit of the server; the fastest of three."""
+    fleet = replace(FLEETS[name](n_devices, 0), server=Server())
+    batch = Batch(tokens=tokens, length=LENGTH)
     times_s = []
     for _ in range(3):
         begin_s = time.perf_counter()
-        for shape in shapes:
-            partition(shape.form, fleet, DTYPE, (shape.m, shape.n))
+        plan = best_plan(model_shape(model), fleet, batch)
         times_s.append(time.perf_counter() - begin_s)
-    return {
-        "model": model,
-        "tokens": tokens,
-        "devices": n_devices,
-        "shapes": len(shapes),
-        "plan_s": min(times_s),
-    }
+    return Step(
+        model=model,
+        tokens=tokens,
+        fleet=name,
+        devices=n_devices,
+        family=plan.best.family,
+        step_s=plan.best.step_s,
+        ratio=plan.best.step_s / plan.best.bound_s,
+        others={each.family: each.step_s for each in plan.alternatives},
+        plan_s=min(times_s),
+    )
 
 
 def scaling(model: str, tokens: int, largest: int) -> list[dict[str, float]]:
@@ -230,6 +252,26 @@ def print_ratios(rows: list[Row]) -> None:
     )
 
 
+def print_steps(steps: list[Step]) -> None:
+    """The second table."""
+    print(f"\nA step of {STEP_MODEL}, sequences of {LENGTH}, no limit of the server\n")
+    titles = ["fleet", "devices", "tokens", "family", "s", "/ bound", "others, s", "plan s"]
+    rows = [
+        [
+            step.fleet,
+            str(step.devices),
+            str(step.tokens),
+            step.family,
+            f"{step.step_s:.0f}",
+            f"{step.ratio:.2f}",
+            ", ".join(f"{name} {s:.0f}" for name, s in step.others.items() if s is not None),
+            f"{step.plan_s:.2f}",
+        ]
+        for step in steps
+    ]
+    print(table(titles, rows))
+
+
 def print_scaling(model: str, tokens: int, rows: list[dict[str, float]]) -> None:
     """The last table."""
     print(f"\nGB that a device moves in a step of {model}, {tokens} tokens\n")
@@ -268,11 +310,13 @@ def main() -> None:
         if not (name == "tables in offices" and n_devices < OFFICE)
     ]
     print_ratios(ratios)
-    step = step_seconds("llama-2-7b", TOKENS[-1], largest)
-    print(
-        f"\nA step of {step['model']} on {step['devices']} devices, {step['shapes']} shapes: "
-        f"planned in {step['plan_s']:.2f} s"
-    )
+    steps = [
+        whole_step(STEP_MODEL, tokens, name, n_devices)
+        for name in STEP_FLEETS
+        for n_devices in sizes[1:]
+        for tokens in TOKENS
+    ]
+    print_steps(steps)
     bytes_per_device = scaling("llama-2-7b", TOKENS[-1], largest)
     print_scaling("llama-2-7b", TOKENS[-1], bytes_per_device)
     if args.json:
@@ -283,7 +327,7 @@ def main() -> None:
             "numpy": np.__version__,
             "cleave": cleave.__version__,
             "ratios": [asdict(row) for row in ratios],
-            "step": step,
+            "steps": [asdict(step) for step in steps],
             "scaling": bytes_per_device,
         }
         with open(args.json, "w", encoding="utf-8") as file:
