@@ -18,7 +18,6 @@ from cleave.core.planning.volume import product_bound_s
 from cleave.core.step import grid
 from cleave.core.step.batch import Batch
 from cleave.core.step.chains import Chain
-from cleave.core.step.estimate import Sample
 from cleave.core.step.forms import gemm_forms
 from cleave.core.step.tiled import Rectangle, Tiler
 
@@ -103,7 +102,7 @@ def test_layers_that_stay(n_devices: int, published: float) -> None:
     assert grid_s(n_devices) == pytest.approx(published, rel=0.1)
     batch = Batch(tokens=TOKENS, length=32)  # so short that a pipeline fills at once
     fleet = homes(n_devices)
-    plan = grid.plan(LLAMA_2_7B, batch, Tiler(fleet, DType.BF16), Sample(fleet, DType.BF16))
+    plan = grid.plan(LLAMA_2_7B, batch, Tiler(fleet, DType.BF16))
     up_s = plan.loads.up_bytes.max() / UP
     # Segments need not be one layer long, so with few devices the plan needs fewer bytes.
     assert up_s <= 1.1 * published

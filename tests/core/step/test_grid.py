@@ -11,7 +11,6 @@ from cleave.core.matrix import DType
 from cleave.core.step import grid
 from cleave.core.step.batch import Batch
 from cleave.core.step.chains import Chain
-from cleave.core.step.estimate import Sample
 from cleave.core.step.model import ModelShape
 from cleave.core.step.plan import FamilyPlan
 from cleave.core.step.tiled import Tiler
@@ -21,7 +20,7 @@ BATCH = Batch(tokens=64, length=4)
 
 
 def planned(model: ModelShape, fleet: Fleet, batch: Batch) -> FamilyPlan:
-    return grid.plan(model, batch, Tiler(fleet, batch.wire), Sample(fleet, batch.wire))
+    return grid.plan(model, batch, Tiler(fleet, batch.wire))
 
 
 def pcs(n_devices: int, **changes: object) -> Fleet:

@@ -7,7 +7,6 @@ need at least the room of one of the same area, and one tile per device is the b
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +16,7 @@ from cleave.core.planning.cost import CostForm, FleetArrays, Floats, makespan_s,
 from cleave.core.planning.partition import Cut, cut
 from cleave.errors import PlanError
 
-_FILLS = (math.inf, 1.0, 0.9, 0.75, 0.55)  # how much of its memory a device is given, by turns
-_ROUNDING = 1 + 1e-9
+_FILLS = (1.0, 0.9, 0.75, 0.55)  # how much of its memory a device is given, by turns
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by
 
 
@@ -38,14 +36,12 @@ def cut_held(
             "lends: lend more with --memory"
         )
     able = fleet.take(roomy)
+    bound_s = lower_bound_held_s(form, able, *sides)
     for fill in _FILLS:
-        part = able if fill == math.inf else _slowed(form, able, sides, fill)
-        found = cut(form, part, sides, quanta)
-        if not _fits(form, able, found):
+        try:
+            found = cut(form, _slowed(form, able, sides, fill), sides, quanta, once=True)
+        except PlanError:
             continue
-        bound_s = found.bound_s
-        if fill != math.inf:
-            bound_s = lower_bound_held_s(form, able, *sides)
         finish_s = makespan_s(form, able, found.cells)
         cells = found.cells.copy()
         cells[:, 0] = roomy[cells[:, 0]]
@@ -83,12 +79,3 @@ def _slowed(form: CostForm, fleet: FleetArrays, sides: tuple[int, int], fill: fl
     time_s = lower_bound_s(form, fleet, *sides, room)
     free_s = np.maximum(time_s - fleet.latency_s, _SMALLEST)
     return replace(fleet, flops_per_s=np.minimum(fleet.flops_per_s, form.flops * room / free_s))
-
-
-def _fits(form: CostForm, fleet: FleetArrays, found: Cut) -> bool:
-    index = found.cells[:, 0]
-    m = found.cells[:, 2] - found.cells[:, 1]
-    n = found.cells[:, 4] - found.cells[:, 3]
-    r0, r1, r2, r3 = form.memory
-    held = np.bincount(index, r0 + r1 * m + r2 * n + r3 * m * n, minlength=len(fleet))
-    return bool((held <= fleet.memory_bytes * _ROUNDING).all())

@@ -130,12 +130,20 @@ def cut(
     fleet: FleetArrays,
     sides: tuple[int, int],
     quanta: tuple[int, int] = (1, 1),
+    *,
+    once: bool = False,
 ) -> Cut:
-    """As `partition`, of devices that can each hold the smallest tile, and of at least one cell."""
+    """As `partition`, of devices that can each hold the smallest tile, and of at least one cell.
+
+    With ``once`` no device gets more than one tile.
+
+    Raises:
+        PlanError: If one tile for each device is not enough.
+    """
     grid = _Grid(*sides, min(quanta[0], sides[0]), min(quanta[1], sides[1]))
     bound_s = lower_bound_s(form, fleet, *sides)
     in_quanta = form.in_units(grid.row_quantum, grid.col_quantum)
-    cells = _Search(in_quanta, fleet, grid.sides, bound_s).best()
+    cells = _Search(in_quanta, fleet, grid.sides, bound_s, once).best()
     cells[:, 1:3] = np.minimum(cells[:, 1:3] * grid.row_quantum, sides[0])
     cells[:, 3:5] = np.minimum(cells[:, 3:5] * grid.col_quantum, sides[1])
     return Cut(cells, makespan_s(form, fleet, cells), bound_s)
@@ -164,15 +172,22 @@ class _Search:
         fleet: Devices that can each hold a tile of one quantum.
         sides: Rows and columns of the rectangle in quanta.
         bound_s: No cut is done sooner.
+        once: Whether a device gets one tile at most.
     """
 
     def __init__(
-        self, form: CostForm, fleet: FleetArrays, sides: tuple[int, int], bound_s: float
+        self,
+        form: CostForm,
+        fleet: FleetArrays,
+        sides: tuple[int, int],
+        bound_s: float,
+        once: bool,
     ) -> None:
         self._form = form
         self._fleet = fleet
         self._sides = sides
         self._bound_s = bound_s
+        self._once = once
         self._seen: set[bytes] = set()  # fleets of few slots: what is found does not depend on time
 
     def best(self) -> Ints:
@@ -199,7 +214,10 @@ class _Search:
                     best_s, best = finish_s, cells
                 if best is not None and best_s <= good_s:
                     return best
-        assert best is not None, "each device can hold the smallest tile"
+        if best is None:
+            raise PlanError(
+                f"{len(self._fleet)} devices have no room for a tile each that is enough"
+            )
         return best
 
     def _cuts(self, fleet: FleetArrays, time_s: float) -> Iterator[Ints]:
@@ -211,6 +229,13 @@ class _Search:
                 return
         areas, time_s = _whole_areas(form, fleet, sides, time_s)
         tile = np.maximum(tile_area_limit(form, fleet, *sides), 1.0)
+        if self._once:
+            sizes = np.minimum(areas, tile)
+            used = np.flatnonzero(sizes)
+            for cells in self._cut_slots(fleet.take(used), sizes[used], time_s):
+                cells[:, 0] = used[cells[:, 0]]
+                yield cells
+            return
         is_cut = False
         for n_tiles in _numbers_of_tiles(areas, tile):
             owners = np.repeat(np.arange(len(fleet)), n_tiles)

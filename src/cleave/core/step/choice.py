@@ -121,7 +121,7 @@ class _Step:
         lent = np.array([device.memory_bytes for device in self._fleet.devices], dtype=np.float64)
         room = lent * (1 - _FOR_HEAD) if self._heads else lent
         tiler = Tiler(self._fleet, self._batch.wire, room)
-        layers = grid.plan(self._model, self._batch, tiler, self._sample)
+        layers = grid.plan(self._model, self._batch, tiler)
         head = self._head(lent - layers.loads.memory_bytes).plan("mixed")
         return _with_host(_in_turn(layers, head), needs)
 

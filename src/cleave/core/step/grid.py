@@ -14,19 +14,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cleave.core.planning.cost import CostForm, FleetArrays
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats
 from cleave.core.planning.held import lower_bound_held_s
 from cleave.core.step.batch import Batch
 from cleave.core.step.chains import Chain
-from cleave.core.step.estimate import Sample
 from cleave.core.step.flow import Stops
 from cleave.core.step.forms import together
 from cleave.core.step.model import ModelShape
 from cleave.core.step.plan import FamilyPlan, Part
 from cleave.core.step.tiled import Rectangle, Tiler, Tiling
 from cleave.errors import PlanError
-
-_LONGEST = 1024  # devices up to which segments of every length are tried
 
 
 def bound_s(model: ModelShape, batch: Batch, devices: FleetArrays) -> float:
@@ -53,39 +50,109 @@ def bound_s(model: ModelShape, batch: Batch, devices: FleetArrays) -> float:
     return max(forward_s + backward_s, both_s)
 
 
-def plan(model: ModelShape, batch: Batch, tiler: Tiler, sample: Sample) -> FamilyPlan:
+def plan(model: ModelShape, batch: Batch, tiler: Tiler) -> FamilyPlan:
     """The quickest of all ways to spread the layers; without the head and the host's share.
-
-    Args:
-        model: Its layers.
-        batch: Tokens, types, which weights change.
-        tiler: The fleet.
-        sample: The same fleet, thinned.
 
     Raises:
         PlanError: If the layers do not fit the devices.
     """
     least_s = bound_s(model, batch, tiler.arrays)
-    seconds = np.inf
-    best: tuple[_Layers, Tiling] | None = None
-    errors: dict[str, None] = {}
-    for kept, again in _candidates(model, batch, len(tiler.arrays)):
-        kept_s, again_s = sample.seconds(kept.rectangle), sample.seconds(again.rectangle)
-        # What is kept costs memory alone: where that does not bind, nothing is done twice.
-        for layers, about_s in ((kept, kept_s), (again, again_s if again_s < kept_s else np.inf)):
-            if about_s > seconds:
-                continue
+    search = _Search(Chain.of(model, batch), model.n_layers, batch.n_sequences)
+    search.whole_layers(tiler)
+    search.slices(tiler, model.n_kv_heads)
+    if search.best is None:
+        raise PlanError("; ".join(search.errors))
+    return _family_plan(*search.best, least_s)
+
+
+class _Search:
+    """Looks for the way whose last sequence is through first.
+
+    A cut says how much each device does, not how long sequences take to flow through it: that is
+    computed for each cut, and the best is looked for among cuts for the devices that pass a
+    sequence on quickest, and with segments of several layers, which take fewer stops.
+
+    Attributes:
+        best: The quickest way so far, its tiles and who cut them.
+        errors: Why others do not fit.
+    """
+
+    def __init__(self, chain: Chain, n_layers: int, n_sequences: int) -> None:
+        self._chain = chain
+        self._n_layers = n_layers
+        self._n_sequences = n_sequences
+        self._seconds = np.inf
+        self._chosen: Tiler | None = None
+        self.best: tuple[_Layers, Tiling, Tiler] | None = None
+        self.errors: dict[str, None] = {}
+
+    def whole_layers(self, tiler: Tiler) -> None:
+        """Half the devices and half of those, as long as that helps; then longer segments."""
+        for part in _quickest(tiler, self._chain):
+            if not self._improves(part, self._chain, (self._n_sequences, self._n_layers)):
+                break
+        length = 2
+        while length <= self._n_layers:
+            sides = self._n_sequences, self._n_layers
+            if not self._improves(self._chosen or tiler, self._chain, sides, quantum=length):
+                break
+            length *= 2
+
+    def slices(self, tiler: Tiler, n_slices: int) -> None:
+        """Slices of layers, unless the stops alone take too long."""
+        chain = self._chain.sliced(n_slices)
+        stops_s = 2 * 2 * self._n_layers * float(_stop_s(tiler.arrays, chain).min())
+        if n_slices > 1 and stops_s < self._seconds and len(tiler.arrays) >= self._n_layers:
+            sides = self._n_sequences, n_slices
+            for part in (tiler, self._chosen):
+                if part is not None:
+                    self._improves(part, chain, sides, n_sliced=self._n_layers)
+
+    def _improves(
+        self,
+        tiler: Tiler,
+        chain: Chain,
+        sides: tuple[int, int],
+        *,
+        quantum: int = 1,
+        n_sliced: int = 0,
+    ) -> bool:
+        """Whether one of two ways, activations kept or computed again, is the best so far."""
+        before_s = self._seconds
+        for keeps in (True, False):
+            layers = _Layers(chain, keeps, sides, quantum, n_sliced)
             try:
                 tiling = tiler.cut(layers.rectangle)
             except PlanError as error:
-                errors[f"{layers.name}: {error}"] = None
+                self.errors[f"{layers.name}: {error}"] = None
                 continue
             layers_s = sum(layers.seconds(tiler, tiling))
-            if layers_s < seconds:
-                seconds, best = layers_s, (layers, tiling)
-    if best is None:
-        raise PlanError("; ".join(errors) or "no device can hold a layer")
-    return _family_plan(*best, tiler, least_s)
+            if layers_s < self._seconds:
+                self._seconds, self._chosen = layers_s, tiler
+                self.best = layers, tiling, tiler
+        return self._seconds < before_s or not np.isfinite(before_s)
+
+
+def _quickest(tiler: Tiler, chain: Chain) -> Iterator[Tiler]:
+    """All devices, then the half that passes a sequence on quickest, half of those, and so on."""
+    yield tiler
+    stop_s = _stop_s(tiler.arrays, chain)
+    order = np.argsort(stop_s, kind="stable")
+    n_devices = len(order) // 2
+    while n_devices and stop_s[order[n_devices - 1]] < stop_s[order[-1]]:
+        chosen = np.zeros(len(order), dtype=bool)
+        chosen[order[:n_devices]] = True
+        yield tiler.narrowed(chosen)
+        n_devices //= 2
+
+
+def _stop_s(devices: FleetArrays, chain: Chain) -> Floats:
+    """How long a sequence stops at each device for one layer of one pass, ``(devices,)``."""
+    links_s = 1 / devices.downlink_bytes_per_s + 1 / devices.uplink_bytes_per_s
+    flops = (chain.forward_flops + chain.backward_flops) / 2
+    return np.asarray(
+        devices.latency_s + chain.hidden_bytes * links_s + flops / devices.flops_per_s
+    )
 
 
 def _family_plan(layers: _Layers, tiling: Tiling, tiler: Tiler, least_s: float) -> FamilyPlan:
@@ -121,35 +188,12 @@ def _family_plan(layers: _Layers, tiling: Tiling, tiler: Tiler, least_s: float) 
     )
 
 
-def _candidates(
-    model: ModelShape, batch: Batch, n_devices: int
-) -> Iterator[tuple[_Layers, _Layers]]:
-    """Whole layers in segments of at least so many, then slices of layers.
-
-    Each with its activations kept, and computed again.
-    """
-    chain = Chain.of(model, batch)
-    n_layers, n_sequences = model.n_layers, batch.n_sequences
-    lengths = [1]
-    if n_devices <= _LONGEST:
-        while 2 * lengths[-1] < n_layers:
-            lengths.append(2 * lengths[-1])
-    if n_layers > 1:
-        lengths.append(n_layers)
-    for length in lengths:
-        yield _Layers.both(chain, (n_sequences, n_layers), quantum=length)
-    if n_devices >= n_layers and model.n_kv_heads > 1:
-        slices = chain.sliced(model.n_kv_heads)
-        yield _Layers.both(slices, (n_sequences, model.n_kv_heads), n_sliced=n_layers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Layers:
     """One way to spread the layers.
 
     Attributes:
         chain: A layer, or a slice of one.
-        forms: Its forward and backward pass.
         keeps: Whether activations stay on the devices.
         sides: Sequences, and layers or the slices of a layer.
         quantum: Segments begin at multiples of so many layers.
@@ -157,29 +201,15 @@ class _Layers:
     """
 
     chain: Chain
-    forms: tuple[CostForm, CostForm]
     keeps: bool
     sides: tuple[int, int]
     quantum: int = 1
     n_sliced: int = 0
 
-    @classmethod
-    def both(
-        cls, chain: Chain, sides: tuple[int, int], *, quantum: int = 1, n_sliced: int = 0
-    ) -> tuple[_Layers, _Layers]:
-        """With activations kept, and with them computed again."""
-        kept, again = (
-            cls(
-                chain=chain,
-                forms=chain.passes(keeps=keeps),
-                keeps=keeps,
-                sides=sides,
-                quantum=quantum,
-                n_sliced=n_sliced,
-            )
-            for keeps in (True, False)
-        )
-        return kept, again
+    @property
+    def forms(self) -> tuple[CostForm, CostForm]:
+        """Forward and backward pass."""
+        return self.chain.passes(keeps=self.keeps)
 
     @property
     def rectangle(self) -> Rectangle:

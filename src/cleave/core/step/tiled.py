@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType
@@ -100,6 +101,12 @@ class Tiler:
         if self.memory_bytes is not None:
             lent = self.memory_bytes[self._able]
             self.arrays = replace(self.arrays, memory_bytes=lent)
+
+    def narrowed(self, chosen: npt.NDArray[np.bool_]) -> Tiler:
+        """As if those of ``arrays`` that are not chosen had no memory at all."""
+        memory = np.zeros(len(self.fleet.devices))
+        memory[self._able] = self.arrays.memory_bytes * chosen
+        return Tiler(self.fleet, self.dtype, memory)
 
     def cut(self, rectangle: Rectangle) -> Tiling:
         """The cut of a rectangle.
