@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
 
 from cleave.core.matrix import Region
 from cleave.core.planning.cost import tile_cost
 from cleave.core.scheduling.events import CancelTask, Command, DropBlocks, WorkSubmitted
+from cleave.core.scheduling.residency import Need
 from cleave.core.scheduling.state import DeviceState, Key, Sent, Strip, WorkState
 
 
@@ -67,19 +69,18 @@ class Book:
 
     # Strips --------------------------------------------------------------------------------------
 
-    def new_strip(
-        self, state: WorkState, tile: Region, homes: tuple[Region, ...] | None = None
-    ) -> Strip:
-        """A fresh open strip that nobody has yet; it is a tile by itself if no homes are given."""
-        if homes is None:
-            homes = state.input_regions(tile)
+    def new_strip(self, state: WorkState, tile: Region, home: Sequence[Need] = ()) -> Strip:
+        """A fresh open strip that nobody has yet, part of a tile if that one's needs are given."""
         task_id = self._next_task_id
         self._next_task_id += 1
         key = (state.work.priority, state.number, task_id)
         n_rows, n_cols = tile.n_rows, tile.n_cols
         flops = state.cost.flops * n_rows * n_cols
         up_bytes = int(tile_cost(state.cost.up, n_rows, n_cols))
-        strip = Strip(task_id, state, tile, homes, key, flops, up_bytes)
+        per_cell = state.work.workspace_bytes_per_cell
+        workspace_bytes = math.ceil(per_cell * n_rows * n_cols)
+        needs = state.needs(tile, home)
+        strip = Strip(task_id, state, tile, needs, key, flops, up_bytes, workspace_bytes)
         self.strips[task_id] = strip
         state.open[task_id] = strip
         return strip

@@ -10,10 +10,10 @@ from cleave.core.scheduling.book import Book
 from cleave.core.scheduling.estimate import Prediction
 from cleave.core.scheduling.events import SendTask
 from cleave.core.scheduling.placing import Placer
-from cleave.core.scheduling.residency import Loading, Need
+from cleave.core.scheduling.residency import Loading
 from cleave.core.scheduling.settings import SchedulerSettings
 from cleave.core.scheduling.state import DeviceState, Sent, Strip
-from cleave.core.scheduling.tasks import bound_task, outputs_of
+from cleave.core.scheduling.tasks import bound_task
 from cleave.core.work import TaskOutput
 
 _WORTH_STEALING = 1.25  # a stolen strip brings operands that its owner holds: gain enough for that
@@ -69,8 +69,9 @@ class Dispatcher:
         if n_sent >= settings.min_ahead and ahead_s > settings.window_s:
             return False
         strip = device.queue[0]
-        outputs = outputs_of(strip.state.work, strip.tile)
-        loading = self._load(device, strip, outputs)
+        outputs = strip.state.outputs(strip.tile)
+        passing_bytes = strip.up_bytes + strip.workspace_bytes
+        loading = device.ledger.load(strip.task_id, strip.needs, outputs, passing_bytes)
         if loading is None and n_sent:
             return False
         self._book.dequeue(strip)
@@ -80,17 +81,6 @@ class Dispatcher:
             self._send(device, strip, loading, outputs)
         return True
 
-    def _load(
-        self, device: DeviceState, strip: Strip, outputs: tuple[TaskOutput, ...]
-    ) -> Loading | None:
-        tile = strip.tile
-        needs = [
-            Need(operand.matrix, operand.region(tile), home)
-            for operand, home in zip(strip.state.work.inputs, strip.homes, strict=True)
-        ]
-        passing_bytes = strip.up_bytes + strip.workspace_bytes
-        return device.ledger.load(strip.task_id, needs, outputs, passing_bytes)
-
     def _send(
         self,
         device: DeviceState,
@@ -99,14 +89,13 @@ class Dispatcher:
         outputs: tuple[TaskOutput, ...],
     ) -> None:
         now_s = self._book.now_s
-        down_bytes = sum([fill.n_bytes for fill in loading.fills])
-        busy_s, through_s = device.times_s(strip, down_bytes)
+        busy_s, through_s = device.times_s(strip, loading.down_bytes)
         begin_s = max(now_s, device.busy_until_s) if device.sent else now_s
         finish_s = begin_s + through_s
         prediction = Prediction(
             sent_s=now_s,
             finish_s=finish_s,
-            down_bytes=down_bytes,
+            down_bytes=loading.down_bytes,
             up_bytes=strip.up_bytes,
             flops=strip.flops,
             alone=not device.sent,
@@ -137,7 +126,7 @@ class Dispatcher:
         )
 
     def _falls_behind(self, device: DeviceState) -> bool:
-        """Remember when a device with a queue is free; whether that is clearly later than it was."""
+        """Remember when a device with a queue is free; whether clearly later than before."""
         now_s = self._book.now_s
         free_s = device.free_s(now_s)
         known_s = device.behind_s
@@ -195,11 +184,11 @@ class Dispatcher:
         most_s = (victim.free_s(now_s) - now_s) / _WORTH_STEALING - (thief.free_s(now_s) - now_s)
         if thief.times_s(strip, 0)[1] >= most_s:
             return False
-        regions = state.input_regions(strip.tile)
-        down_bytes = thief.missing_bytes(state, regions)
+        needs = state.needs(strip.tile)
+        down_bytes = thief.missing_bytes(needs)
         if thief.times_s(strip, down_bytes)[1] >= most_s:
             return False
         self._book.dequeue(strip)
-        strip.homes, strip.down_bytes = regions, down_bytes
+        strip.needs, strip.down_bytes = needs, down_bytes
         self._book.enqueue(thief, strip)
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -35,21 +35,31 @@ class Prediction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     alone: bool
 
 
+@dataclass(slots=True)
+class _Rate:
+    now: float
+    planned: float
+
+
 class Estimator:
     """Exponentially weighted rates of one device, and the slack that its own history asks for.
 
     Attributes:
         profile: What was measured when it joined.
         planned: What plans are made with: the estimates of when they were last renewed.
+        drift: The larger factor by which the link, and arithmetic in the type seen last, differ
+            from what is planned with; 1 if they do not.
     """
 
     def __init__(self, profile: DeviceProfile) -> None:
         """Begin from what was measured when it joined."""
         self.profile = profile
         self.planned = profile
-        self._flops_per_s = dict(profile.flops_per_s)
-        self._link_ratio = 1.0
-        self._planned_link_ratio = 1.0
+        self.drift = 1.0
+        self._flops_per_s = {
+            dtype: _Rate(rate, rate) for dtype, rate in profile.flops_per_s.items()
+        }
+        self._link = _Rate(1.0, 1.0)  # seconds as a multiple of what the profile says
         self._lateness = 1.0
         self._deviation = 1.0
 
@@ -58,9 +68,10 @@ class Estimator:
     ) -> tuple[float, float]:
         """Seconds on the busiest of link and processor, and seconds from end to end."""
         profile = self.profile
-        down_s = self._link_ratio * down_bytes / profile.downlink_bytes_per_s
-        up_s = self._link_ratio * up_bytes / profile.uplink_bytes_per_s
-        compute_s = flops / self._flops_per_s[dtype]
+        ratio = self._link.now
+        down_s = ratio * down_bytes / profile.downlink_bytes_per_s
+        up_s = ratio * up_bytes / profile.uplink_bytes_per_s
+        compute_s = flops / self._flops_per_s[dtype].now
         return max(down_s, up_s, compute_s), profile.latency_s + down_s + up_s + compute_s
 
     def deadline_s(self, sent_s: float, finish_s: float, *, grace_s: float) -> float:
@@ -77,9 +88,9 @@ class Estimator:
         ratio = min(20.0, took_s / expected_s)
         self._deviation += _WEIGHT * (abs(ratio - self._lateness) - self._deviation)
         self._lateness += _WEIGHT * (ratio - self._lateness)
+        rate, link = self._flops_per_s[dtype], self._link
         if prediction.flops >= _MIN_FLOPS and compute_s > 0:
-            old = self._flops_per_s[dtype]
-            self._flops_per_s[dtype] = _blend(old, prediction.flops / compute_s)
+            rate.now = _blend(rate.now, prediction.flops / compute_s)
         if prediction.alone and prediction.down_bytes + prediction.up_bytes >= _MIN_LINK_BYTES:
             link_s = took_s - compute_s - self.profile.latency_s
             planned_s = (
@@ -87,25 +98,20 @@ class Estimator:
                 + prediction.up_bytes / self.profile.uplink_bytes_per_s
             )
             if link_s > 0:
-                self._link_ratio = _blend(self._link_ratio, link_s / planned_s)
-
-    def moved(self) -> float:
-        """The largest factor by which a rate differs from the planned one; 1 if none does."""
-        ratio = self._link_ratio / self._planned_link_ratio
-        most = max(ratio, 1 / ratio)
-        planned = self.planned.flops_per_s
-        for dtype, rate in self._flops_per_s.items():
-            most = max(most, rate / planned[dtype], planned[dtype] / rate)
-        return most
+                link.now = _blend(link.now, link_s / planned_s)
+        drift, link_drift = rate.now / rate.planned, link.now / link.planned
+        self.drift = max(drift, 1 / drift, link_drift, 1 / link_drift)
 
     def renew(self) -> None:
         """Plan with the rates as they are known now."""
-        self._planned_link_ratio = self._link_ratio
+        for rate in (self._link, *self._flops_per_s.values()):
+            rate.planned = rate.now
+        self.drift = 1.0
         self.planned = replace(
             self.planned,
-            flops_per_s=dict(self._flops_per_s),
-            downlink_bytes_per_s=self.profile.downlink_bytes_per_s / self._link_ratio,
-            uplink_bytes_per_s=self.profile.uplink_bytes_per_s / self._link_ratio,
+            flops_per_s={dtype: rate.now for dtype, rate in self._flops_per_s.items()},
+            downlink_bytes_per_s=self.profile.downlink_bytes_per_s / self._link.now,
+            uplink_bytes_per_s=self.profile.uplink_bytes_per_s / self._link.now,
         )
 
     def halve_memory(self) -> int:

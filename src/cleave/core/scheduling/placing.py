@@ -17,7 +17,7 @@ from cleave.core.scheduling.events import FailWork, RunOnHost
 from cleave.core.scheduling.residency import Ledger
 from cleave.core.scheduling.settings import SchedulerSettings
 from cleave.core.scheduling.state import DeviceState, Strip, WorkState
-from cleave.core.scheduling.tasks import bound_task, outputs_of
+from cleave.core.scheduling.tasks import bound_task
 from cleave.core.work import TaskInput
 from cleave.errors import PlanError
 
@@ -164,10 +164,10 @@ class Placer:
         self, state: WorkState, tile: Region, device: DeviceState, history: History
     ) -> None:
         parts = self._parts(state, tile, device)
-        homes = state.input_regions(tile)
-        down_bytes = device.missing_bytes(state, homes) // len(parts)
+        needs = state.needs(tile)
+        down_bytes = device.missing_bytes(needs) // len(parts)
         for part in parts:
-            strip = self._book.new_strip(state, part, homes)
+            strip = self._book.new_strip(state, part, needs if len(parts) > 1 else ())
             strip.down_bytes = down_bytes
             strip.failed_on, strip.refusals, strip.is_again = history
             self._book.enqueue(device, strip)
@@ -245,8 +245,8 @@ class Placer:
                 n_looks += 1
                 able = self._soonest(state, barred, strip.tile.area)
             if able:
-                strip.homes = state.input_regions(strip.tile)
-                strip.down_bytes = able[0].missing_bytes(state, strip.homes)
+                strip.needs = state.needs(strip.tile)
+                strip.down_bytes = able[0].missing_bytes(strip.needs)
                 self._book.enqueue(able[0], strip)
                 chosen[state] = able[1:]
             elif self._host_may_do(state):
@@ -287,7 +287,7 @@ class Placer:
         strip.on_host = True
         work, tile = strip.state.work, strip.tile
         inputs = [TaskInput(operand.block(tile), operand.region(tile)) for operand in work.inputs]
-        task = bound_task(strip, tuple(inputs), outputs_of(work, tile))
+        task = bound_task(strip, tuple(inputs), strip.state.outputs(tile))
         self._book.commands.append(RunOnHost(task, strip.state.work_id))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -27,7 +26,8 @@ class Loading(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         inputs: The task's inputs, each inside the block that holds it there.
         handles: The block's number of each input.
         output_handles: The block's number of each output; 0 if it is returned.
-        fills: Rows that travel.
+        fills: Rows that travel,
+        down_bytes: and how many bytes these are.
         dropped: Blocks that are forgotten to make room.
     """
 
@@ -35,22 +35,33 @@ class Loading(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     handles: tuple[int, ...]
     output_handles: tuple[int, ...]
     fills: tuple[Fill, ...]
+    down_bytes: int
     dropped: tuple[int, ...]
 
 
-@dataclass(slots=True, eq=False)
-class _Held:
+class _Held(msgspec.Struct, eq=False):
+    handle: int
     block: BlockRef
+    row_bytes: int
     filled_rows: int
+    is_output: bool = False  # made there: the server has no copy
     users: int = 0
-    released: bool = False
-    output: bool = False  # made there: the server has no copy
-    pinned: bool = False  # an output that was accepted
+    is_released: bool = False
+    is_pinned: bool = False  # an output that was accepted
+
+    @property
+    def n_bytes(self) -> int:
+        return self.row_bytes * self.block.region.n_rows
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it may be forgotten to make room."""
+        return not self.users and not self.is_pinned
 
 
 class _Load(msgspec.Struct, frozen=True, gc=False):
-    handles: tuple[int, ...]
-    reserved_bytes: int
+    used: tuple[_Held, ...]
+    passing_bytes: int
 
 
 class Ledger:
@@ -63,24 +74,22 @@ class Ledger:
         """Begin with nothing held."""
         self.budget_bytes = budget_bytes
         self._held: dict[int, _Held] = {}
-        self._of_matrix: dict[int, list[int]] = {}
+        self._of_matrix: dict[int, list[_Held]] = {}
         self._loads: dict[int, _Load] = {}
         self._next_handle = 1
         self.held_bytes = 0
-        self._reserved_bytes = 0
+        self._passing_bytes = 0
 
     @property
     def used_bytes(self) -> int:
         """Blocks held, and outputs and workspace of the tasks in flight."""
-        return self.held_bytes + self._reserved_bytes
+        return self.held_bytes + self._passing_bytes
 
     def missing_bytes(self, matrix: Matrix, view: Region) -> int:
         """Bytes that would travel if a task read ``view`` now."""
-        handle = self._find(matrix, view)
-        if handle is not None:
-            held = self._held[handle]
-            if view.row1 - held.block.region.row0 <= held.filled_rows:
-                return 0
+        held = self._find(matrix, view)
+        if held is not None and view.row1 - held.block.region.row0 <= held.filled_rows:
+            return 0
         return matrix.region_bytes(view)
 
     def load(
@@ -102,69 +111,80 @@ class Ledger:
             passing_bytes: Room for its workspace and for outputs that are returned.
         """
         found = [self._find(need.matrix, need.view) for need in needs]
-        kept = {out.block for out in outputs if out.fate is not Fate.RETURNED}
-        needed = passing_bytes + sum([b.n_bytes for b in kept if self._handle_of(b) is None])
-        for is_roomy in (True, False):
-            blocks = [
-                None if handle else BlockRef(need.matrix, _opening(need) if is_roomy else need.view)
-                for need, handle in zip(needs, found, strict=True)
-            ]
-            opened = sum([block.n_bytes for block in {*blocks} if block is not None])
-            dropped = self._room_for(needed + opened, found)
-            if dropped is not None:
-                for handle in dropped:
-                    self._forget(handle)
-                self._reserved_bytes += passing_bytes
-                loading = self._open_all(needs, blocks, found, outputs, dropped)
-                self._loads[task_id] = _Load(self._take(loading), passing_bytes)
-                return loading
-        return None
+        kept = [out.block for out in outputs if out.fate is not Fate.RETURNED]
+        dropped: tuple[int, ...] | None
+        if kept or None in found:
+            dropped = self._open_missing(needs, kept, found, passing_bytes)
+        else:
+            dropped = self._make_room(passing_bytes, found)
+        if dropped is None:
+            return None
+        inputs: list[TaskInput] = []
+        fills: list[Fill] = []
+        down_bytes = 0
+        used = [held for held in found if held is not None]
+        for held, need in zip(used, needs, strict=True):
+            block, view = held.block, need.view
+            inputs.append(TaskInput(block, view))
+            row0, row1 = held.filled_rows, view.row1 - block.region.row0
+            if row1 > row0:
+                fills.append(Fill(held.handle, block, row0, row1))
+                down_bytes += (row1 - row0) * held.row_bytes
+                held.filled_rows = row1
+        handles = tuple([held.handle for held in used])
+        output_handles = self._output_handles(outputs, used) if kept else (0,) * len(outputs)
+        for held in used:
+            held.users += 1
+            self._held[held.handle] = self._held.pop(held.handle)
+        self._passing_bytes += passing_bytes
+        self._loads[task_id] = _Load(tuple(used), passing_bytes)
+        return Loading(
+            inputs=tuple(inputs),
+            handles=handles,
+            output_handles=output_handles,
+            fills=tuple(fills),
+            down_bytes=down_bytes,
+            dropped=dropped,
+        )
 
     def keep(self, task_id: int) -> None:
         """The task's result was accepted: what it leaves there is held until it is released."""
-        for handle in self._loads[task_id].handles:
-            held = self._held.get(handle)
-            if held is not None and held.output and not held.released:
-                held.pinned = True
+        for held in self._loads[task_id].used:
+            if held.is_output and not held.is_released:
+                held.is_pinned = True
 
     def unload(self, task_id: int) -> tuple[int, ...]:
         """The task has ended there, its workspace is free; blocks to drop that nobody needs."""
         load = self._loads.pop(task_id, None)
         if load is None:
             return ()
-        self._reserved_bytes -= load.reserved_bytes
+        self._passing_bytes -= load.passing_bytes
         dropped: list[int] = []
-        for handle in load.handles:
-            held = self._held.get(handle)
-            if held is None:
-                continue
+        for held in load.used:
             held.users -= 1
-            if held.users == 0 and (held.released or (held.output and not held.pinned)):
-                self._forget(handle)
-                dropped.append(handle)
+            is_spare = held.is_released or (held.is_output and not held.is_pinned)
+            if is_spare and not held.users and self._forget(held):
+                dropped.append(held.handle)
         return tuple(dropped)
 
     def abandon(self, task_id: int) -> tuple[int, ...]:
         """Refused: what came with it alone is not there; the blocks to drop."""
         load = self._loads.get(task_id)
         dropped = list(self.unload(task_id))
-        for handle in () if load is None else dict.fromkeys(load.handles):
-            held = self._held.get(handle)
-            if held is not None and held.users == 0 and not held.pinned:
-                self._forget(handle)
-                dropped.append(handle)
+        for held in () if load is None else load.used:
+            if held.is_free and self._forget(held):
+                dropped.append(held.handle)
         return tuple(dropped)
 
     def release(self, tensor_id: int) -> tuple[int, ...]:
         """Nobody will read this matrix again: blocks to drop now; those in use follow later."""
         dropped: list[int] = []
-        for handle in tuple(self._of_matrix.get(tensor_id, ())):
-            held = self._held[handle]
-            held.released = True
-            held.pinned = False
-            if held.users == 0:
-                self._forget(handle)
-                dropped.append(handle)
+        for held in tuple(self._of_matrix.get(tensor_id, ())):
+            held.is_released = True
+            held.is_pinned = False
+            if not held.users:
+                self._forget(held)
+                dropped.append(held.handle)
         return tuple(dropped)
 
     def forget(self, handles: Iterable[int]) -> list[BlockRef]:
@@ -173,125 +193,119 @@ class Ledger:
         for handle in handles:
             held = self._held.get(handle)
             if held is not None:
-                self._forget(handle)
-                if held.pinned:
+                self._forget(held)
+                if held.is_pinned:
                     lost.append(held.block)
         return lost
 
     def limit(self, budget_bytes: int) -> tuple[int, ...]:
         """Hold no more than this from now on, if no task is in flight; the blocks to drop."""
-        dropped = self.drop_unused()
+        unused = [held for held in self._held.values() if held.is_free]
+        for held in unused:
+            self._forget(held)
         self.budget_bytes = max(budget_bytes, self.used_bytes)
-        return dropped
+        return tuple([held.handle for held in unused])
 
-    def drop_unused(self) -> tuple[int, ...]:
-        """Forget every block that no task in flight uses and the server has too."""
-        unused = tuple(h for h, held in self._held.items() if not held.users and not held.pinned)
-        for handle in unused:
-            self._forget(handle)
-        return unused
-
-    def _open_all(
-        self,
-        needs: Sequence[Need],
-        blocks: Sequence[BlockRef | None],
-        found: Sequence[int | None],
-        outputs: Sequence[TaskOutput],
-        dropped: tuple[int, ...],
-    ) -> Loading:
-        fills: list[Fill] = []
-        handles: list[int] = []
-        inputs: list[TaskInput] = []
-        for need, block, handle in zip(needs, blocks, found, strict=True):
-            if handle is None and block is not None:
-                handle = self._handle_of(block) or self._open(block)
-            assert handle is not None, "what was not found is opened"
-            held, view = self._held[handle], need.view
-            row1 = view.row1 - held.block.region.row0
-            if row1 > held.filled_rows:
-                fills.append(Fill(handle, held.block, held.filled_rows, row1))
-                held.filled_rows = row1
-            handles.append(handle)
-            inputs.append(TaskInput(held.block, view))
-        return Loading(
-            inputs=tuple(inputs),
-            handles=tuple(handles),
-            output_handles=tuple([self._output_handle(out) for out in outputs]),
-            fills=tuple(fills),
-            dropped=dropped,
-        )
-
-    def _take(self, loading: Loading) -> tuple[int, ...]:
-        """Count the blocks of a task as in use, and as the latest used."""
-        used = loading.handles + tuple([handle for handle in loading.output_handles if handle])
-        for handle in used:
-            held = self._held.pop(handle)
-            held.users += 1
-            self._held[handle] = held
-        return used
-
-    def _find(self, matrix: Matrix, view: Region) -> int | None:
+    def _find(self, matrix: Matrix, view: Region) -> _Held | None:
         """The block that holds a view, or else one that does when further rows are filled."""
         extensible = None
-        for handle in self._of_matrix.get(matrix.tensor_id, ()):
-            held = self._held[handle]
+        row0, row1, col0, col1 = view.row0, view.row1, view.col0, view.col1
+        for held in self._of_matrix.get(matrix.tensor_id, ()):
             region = held.block.region
-            if region.contains(view):
-                if view.row1 - region.row0 <= held.filled_rows:
-                    return handle
+            top = region.row0
+            if top <= row0 and row1 <= region.row1 and region.col0 <= col0 and col1 <= region.col1:
+                if row1 - top <= held.filled_rows:
+                    return held
                 # A block grows row after row: the view must begin at or before its last row.
-                if extensible is None and view.row0 - region.row0 <= held.filled_rows:
-                    extensible = handle
+                if extensible is None and row0 - top <= held.filled_rows:
+                    extensible = held
         return extensible
 
-    def _handle_of(self, block: BlockRef) -> int | None:
-        key = block.matrix.tensor_id
-        for handle in self._of_matrix.get(key, ()):
-            if self._held[handle].block.region == block.region:
-                return handle
+    def _open_missing(
+        self,
+        needs: Sequence[Need],
+        kept: Sequence[BlockRef],
+        found: list[_Held | None],
+        passing_bytes: int,
+    ) -> tuple[int, ...] | None:
+        """Open a block for each need that has none, in ``found``; what was dropped, or None."""
+        lacking = [i for i, held in enumerate(found) if held is None]
+        new_bytes = sum(block.n_bytes for block in {*kept} if self._held_as(block) is None)
+        for is_roomy in (True, False):
+            blocks = [
+                BlockRef(needs[i].matrix, _opening(needs[i]) if is_roomy else needs[i].view)
+                for i in lacking
+            ]
+            needed = passing_bytes + new_bytes + sum(block.n_bytes for block in {*blocks})
+            dropped = self._make_room(needed, found)
+            if dropped is not None:
+                for i, block in zip(lacking, blocks, strict=True):
+                    found[i] = self._held_as(block) or self._open(block)
+                return dropped
         return None
 
-    def _open(self, block: BlockRef, filled_rows: int = 0) -> int:
-        handle = self._next_handle
-        self._next_handle += 1
-        self._held[handle] = _Held(block, filled_rows)
-        self.held_bytes += block.n_bytes
-        key = block.matrix.tensor_id
-        self._of_matrix.setdefault(key, []).append(handle)
-        return handle
-
-    def _output_handle(self, output: TaskOutput) -> int:
-        if output.fate is Fate.RETURNED:
-            return 0
-        handle = self._handle_of(output.block)
-        if handle is None:
-            handle = self._open(output.block, output.block.region.n_rows)
-            self._held[handle].output = True
-        return handle
-
-    def _room_for(self, needed: int, in_use: Sequence[int | None]) -> tuple[int, ...] | None:
-        excess = self.held_bytes + self._reserved_bytes + needed - self.budget_bytes
+    def _make_room(self, needed: int, in_use: Sequence[_Held | None]) -> tuple[int, ...] | None:
+        """Forget what was used longest ago until so much is free; None, and nothing, in vain."""
+        excess = self.held_bytes + self._passing_bytes + needed - self.budget_bytes
         if excess <= 0:
             return ()
-        dropped: list[int] = []
-        for handle, held in self._held.items():
-            if excess <= 0:
-                break
-            if held.users == 0 and not held.pinned and handle not in in_use:
-                dropped.append(handle)
-                excess -= held.block.n_bytes
-        return tuple(dropped) if excess <= 0 else None
+        dropped: list[_Held] = []
+        for held in self._held.values():
+            if held.is_free and held not in in_use:
+                dropped.append(held)
+                excess -= held.n_bytes
+                if excess <= 0:
+                    break
+        else:
+            return None
+        for held in dropped:
+            self._forget(held)
+        return tuple([held.handle for held in dropped])
 
-    def _forget(self, handle: int) -> None:
-        held = self._held.pop(handle)
-        self.held_bytes -= held.block.n_bytes
+    def _held_as(self, block: BlockRef) -> _Held | None:
+        for held in self._of_matrix.get(block.matrix.tensor_id, ()):
+            if held.block.region == block.region:
+                return held
+        return None
+
+    def _open(self, block: BlockRef, *, is_output: bool = False) -> _Held:
+        handle = self._next_handle
+        self._next_handle += 1
+        region = block.region
+        row_bytes = region.n_cols * block.matrix.dtype.itemsize
+        held = _Held(handle, block, row_bytes, region.n_rows if is_output else 0, is_output)
+        self._held[handle] = held
+        self.held_bytes += held.n_bytes
+        self._of_matrix.setdefault(block.matrix.tensor_id, []).append(held)
+        return held
+
+    def _output_handles(self, outputs: Sequence[TaskOutput], used: list[_Held]) -> tuple[int, ...]:
+        """The number of each output's block, 0 if it is returned; the blocks join those in use."""
+        handles: list[int] = []
+        for output in outputs:
+            if output.fate is Fate.RETURNED:
+                handles.append(0)
+            else:
+                held = self._held_as(output.block) or self._open(output.block, is_output=True)
+                handles.append(held.handle)
+                used.append(held)
+        return tuple(handles)
+
+    def _forget(self, held: _Held) -> bool:
+        """Hold a block no more; whether it was held."""
+        if self._held.pop(held.handle, None) is None:
+            return False
+        self.held_bytes -= held.n_bytes
         key = held.block.matrix.tensor_id
-        handles = self._of_matrix[key]
-        handles.remove(handle)
-        if not handles:
+        of_matrix = self._of_matrix[key]
+        of_matrix.remove(held)
+        if not of_matrix:
             del self._of_matrix[key]
+        return True
 
 
 def _opening(need: Need) -> Region:
     # Rows are filled from the first on: a strip in mid-home need not bring those above it.
+    if need.home is need.view:
+        return need.view
     return Region(need.view.row0, need.home.row1, need.home.col0, need.home.col1)

@@ -224,7 +224,7 @@ class Scheduler:
         if sent is None:
             return
         strip = sent.strip
-        if not sent.is_cancelled:
+        if strip.state.kept and not sent.is_cancelled:
             device.ledger.keep(event.task_id)
         self._book.end(device, event.task_id)
         device.failures_in_row = 0
@@ -248,10 +248,10 @@ class Scheduler:
 
     def _renew_plans(self, device: DeviceState) -> None:
         """Plan with the rates as they are known now, if a device's differ enough to matter."""
-        if device.estimator.moved() > self.settings.replan_ratio:
+        if device.estimator.drift > self.settings.replan_ratio:
             self._planned_s = self._book.now_s
             for each in self._book.devices.values():
-                if each.estimator.moved() > _MOVED:
+                if each.estimator.drift > _MOVED:
                     each.estimator.renew()
             self._planner.forget()
 

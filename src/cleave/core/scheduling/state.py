@@ -6,31 +6,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from cleave.core.layout import Layout
-from cleave.core.matrix import DType, Region
+from cleave.core.matrix import BlockRef, DType, Region
 from cleave.core.planning.cost import CostForm
 from cleave.core.scheduling.estimate import Estimator, Prediction
 from cleave.core.scheduling.events import WorkSubmitted
-from cleave.core.scheduling.residency import Ledger
-from cleave.core.work import Fate, Work
+from cleave.core.scheduling.residency import Ledger, Need
+from cleave.core.work import Along, Fate, Result, TaskOutput, Work
 
 Key = tuple[int, int, int]
 """Order in which strips are taken: priority, number of the work, number of the task."""
 
 
-@dataclass(slots=True, eq=False)
-class Strip:
+class Strip(msgspec.Struct, eq=False):
     """The unit that is handed out: a tile, or part of one, of one work; open until accepted.
 
     Attributes:
         task_id: Its number; never used twice.
         state: The work it is part of.
         tile: Which cells.
-        homes: The regions of the inputs that the tile it was cut from reads: the blocks of all its
-            strips are held together.
+        needs: What it reads of each input, and what the tile it was cut from reads: the blocks of
+            all strips of a tile are held together.
         key: Order in which strips are taken.
         flops: Operations of it.
         up_bytes: Bytes of its result.
+        workspace_bytes: Memory that it needs beyond inputs and outputs.
         down_bytes: Bytes that must travel to the device in whose queue it is, about.
         queued_on: The device in whose queue it is, or None.
         queued_s: Seconds that it should keep that device busy.
@@ -45,10 +47,11 @@ class Strip:
     task_id: int
     state: WorkState
     tile: Region
-    homes: tuple[Region, ...]
+    needs: tuple[Need, ...]
     key: Key
     flops: float
     up_bytes: int
+    workspace_bytes: int
     down_bytes: int = 0
     queued_on: int | None = None
     queued_s: float = 0.0
@@ -58,12 +61,6 @@ class Strip:
     refusals: int = 0
     bound_to: int | None = None
     is_again: bool = False
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Memory that it needs beyond inputs and outputs."""
-        per_cell = self.state.work.workspace_bytes_per_cell
-        return math.ceil(per_cell * self.tile.area) if per_cell else 0
 
     @property
     def is_placed(self) -> bool:
@@ -83,6 +80,7 @@ class WorkState:
         done: Accepted tiles and who did them.
         n_missing: Cells that are not accepted yet.
         followers: Numbers of the works that come after it.
+        is_fixed: Whether its program is the same for all tiles.
         is_planned: Whether it has been cut.
         is_complete: Whether completion has been told.
         is_final: Whether it cannot be done again: an input was released.
@@ -111,6 +109,11 @@ class WorkState:
         self.ops = self.work.ops
         self.dtype: DType = self.work.dtype
         self.n_missing = self.work.whole.area
+        self._input_matrices = tuple(operand.matrix for operand in self.work.inputs)
+        self._results = tuple(
+            (each, self.work.is_partial(each), _is_tile(each)) for each in self.work.results
+        )
+        self.is_fixed = self.work.program.bind(self.work.whole) is self.work.program
         self.kept: tuple[int, ...] = tuple(
             result.matrix.tensor_id
             for result in self.work.results
@@ -122,9 +125,26 @@ class WorkState:
         """Its number for the submitter."""
         return self.submitted.work_id
 
-    def input_regions(self, tile: Region) -> tuple[Region, ...]:
-        """What a tile reads of each input."""
-        return tuple([operand.region(tile) for operand in self.work.inputs])
+    def needs(self, tile: Region, home: Sequence[Need] = ()) -> tuple[Need, ...]:
+        """What a tile reads of each input; as part of a larger tile, if that one's are given."""
+        if not home:
+            regions = [operand.region(tile) for operand in self.work.inputs]
+            return tuple(map(Need, self._input_matrices, regions, regions))
+        pairs = zip(self.work.inputs, home, strict=True)
+        return tuple([Need(one.matrix, one.region(tile), whole.view) for one, whole in pairs])
+
+    def outputs(self, tile: Region) -> tuple[TaskOutput, ...]:
+        """What a task on a tile makes."""
+        return tuple(
+            [
+                TaskOutput(
+                    BlockRef(result.matrix, tile if is_tile else result.region(tile)),
+                    result.fate,
+                    is_partial,
+                )
+                for result, is_partial, is_tile in self._results
+            ]
+        )
 
     def accept(self, tile: Region, device_id: int) -> None:
         """A tile is done."""
@@ -142,8 +162,7 @@ class WorkState:
         return tile in self.done or any(region.contains(tile) for region in self.done)
 
 
-@dataclass(slots=True, eq=False)
-class Sent:
+class Sent(msgspec.Struct, eq=False):
     """A task that a device has now; it ends by exactly one answer.
 
     Attributes:
@@ -225,14 +244,19 @@ class DeviceState:
         """When it should have done all that it has been given."""
         return (max(now_s, self.busy_until_s) if self.sent else now_s) + self.queued_s
 
-    def missing_bytes(self, state: WorkState, regions: Sequence[Region]) -> int:
-        """Bytes that would travel if it were to read these regions of a work's inputs."""
+    def missing_bytes(self, needs: Sequence[Need]) -> int:
+        """Bytes that would travel if it were to read these now."""
         missing = self.ledger.missing_bytes
-        pairs = zip(state.work.inputs, regions, strict=True)
-        return sum([missing(operand.matrix, region) for operand, region in pairs])
+        return sum([missing(need.matrix, need.view) for need in needs])
 
     def times_s(self, strip: Strip, down_bytes: int) -> tuple[float, float]:
         """Seconds that a strip keeps it busy, and seconds from end to end."""
         return self.estimator.predict(
             strip.state.dtype, down_bytes=down_bytes, up_bytes=strip.up_bytes, flops=strip.flops
         )
+
+
+def _is_tile(result: Result) -> bool:
+    """Whether the region that a tile writes has the tile's own coordinates."""
+    axes = (result.rows, result.cols, result.row_scale, result.col_scale)
+    return axes == (Along.ROWS, Along.COLS, 1, 1)
