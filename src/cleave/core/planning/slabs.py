@@ -16,7 +16,15 @@ import numpy as np
 
 from cleave.core.planning.bound import area_within, lower_bound_s, tile_area_limit
 from cleave.core.planning.columns import cut_columns
-from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, makespan_s, tile_cost
+from cleave.core.planning.cost import (
+    CostForm,
+    FleetArrays,
+    Floats,
+    Ints,
+    Rates,
+    makespan_s,
+    tile_cost,
+)
 from cleave.core.planning.held import cut_held, lower_bound_held_s
 from cleave.core.planning.partition import cut
 from cleave.core.planning.sites import share
@@ -103,14 +111,18 @@ def _cut_groups(
         capacity = np.minimum(capacity, tile_area_limit(form, alone, *sides))
     found: list[Ints] = []
     slabs: list[Ints] = []
+    seen: dict[tuple[Rates, ...], Ints] = {}  # groups of equal devices are cut once
     for slab, members in enumerate(even_groups(capacity, n_slabs)):
         group = alone.take(members)
-        if is_held:
-            cells = cut_held(form, group, sides, quanta).cells.copy()
-        elif quanta == (1, 1):
-            cells = _cut_group(form, group, capacity[members], sides, bound_s)
-        else:
-            cells = cut(form, group, sides, quanta).cells
+        key = tuple(group.rates())
+        if key not in seen:
+            if is_held:
+                seen[key] = cut_held(form, group, sides, quanta).cells
+            elif quanta == (1, 1):
+                seen[key] = _cut_group(form, group, capacity[members], sides, bound_s)
+            else:
+                seen[key] = cut(form, group, sides, quanta).cells
+        cells = seen[key].copy()
         cells[:, 0] = place[members[cells[:, 0]]]
         found.append(cells)
         slabs.append(np.full(len(cells), slab))

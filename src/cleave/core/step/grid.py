@@ -99,14 +99,12 @@ class _Search:
             length *= 2
 
     def slices(self, tiler: Tiler, n_slices: int) -> None:
-        """Slices of layers, unless the stops alone take too long."""
+        """Slices of layers, unless the stops alone take too long: two a layer in each pass."""
         chain = self._chain.sliced(n_slices)
-        stops_s = 2 * 2 * self._n_layers * float(_stop_s(tiler.arrays, chain).min())
-        if n_slices > 1 and stops_s < self._seconds and len(tiler.arrays) >= self._n_layers:
-            sides = self._n_sequences, n_slices
-            for part in (tiler, self._chosen):
-                if part is not None:
-                    self._improves(part, chain, sides, n_sliced=self._n_layers)
+        stops_s = np.sort(_stop_s(tiler.arrays, chain))[: self._n_layers]
+        if n_slices > 1 and len(stops_s) == self._n_layers and 4 * stops_s.sum() < self._seconds:
+            part = self._chosen or tiler
+            self._improves(part, chain, (self._n_sequences, n_slices), n_sliced=self._n_layers)
 
     def _improves(
         self,
@@ -117,7 +115,10 @@ class _Search:
         quantum: int = 1,
         n_sliced: int = 0,
     ) -> bool:
-        """Whether one of two ways, activations kept or computed again, is the best so far."""
+        """Whether one of two ways is the best so far: activations kept, or computed again.
+
+        Slices hold little: theirs are computed again only if they cannot be kept.
+        """
         before_s = self._seconds
         for keeps in (True, False):
             layers = _Layers(chain, keeps, sides, quantum, n_sliced)
@@ -130,6 +131,8 @@ class _Search:
             if layers_s < self._seconds:
                 self._seconds, self._chosen = layers_s, tiler
                 self.best = layers, tiling, tiler
+            if n_sliced:
+                break
         return self._seconds < before_s or not np.isfinite(before_s)
 
 
