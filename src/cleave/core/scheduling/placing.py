@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from heapq import nsmallest
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heapreplace, nsmallest
 from itertools import chain
 
 from cleave.core.device import DeviceProfile
@@ -135,8 +135,7 @@ class Placer:
         for strip in group:
             self._book.close_strip(strip)
         if not may_cut or len(tiles) > _MAX_CUTS:
-            for i, strip in enumerate(group):
-                self._enqueue_tile(state, strip.tile, chosen[i % len(chosen)], history)
+            self._hand_on(state, history, [strip.tile for strip in group])
             return 0
         profiles = [device.estimator.planned for device in chosen]
         for tile in tiles:
@@ -144,6 +143,19 @@ class Placer:
                 device = self._book.devices[placement.device_id]
                 self._enqueue_tile(state, placement.tile, device, history)
         return len(tiles)
+
+    def _hand_on(self, state: WorkState, history: History, tiles: Sequence[Region]) -> None:
+        """Give tiles as they are to those that have them done first, counting what they have."""
+        largest = max(tile.area for tile in tiles)
+        chosen = self._soonest(state, history[0], largest)
+        through_s = self._through_s(state, largest)
+        first = [(d.free_s(self._book.now_s) + through_s(d), d.device_id, d) for d in chosen]
+        heapify(first)
+        for tile in tiles:
+            device = first[0][2]
+            self._enqueue_tile(state, tile, device, history)
+            done_s = device.free_s(self._book.now_s) + through_s(device)
+            heapreplace(first, (done_s, device.device_id, device))
 
     def _place_bound(self, strip: Strip) -> None:
         state = strip.state
@@ -204,18 +216,24 @@ class Placer:
                 able.append(device)
                 if len(able) == _LOOKED_AT * settings.max_spread:
                     break
+        through_s = self._through_s(state, n_cells)
+        return nsmallest(
+            settings.max_spread, able, key=lambda d: (d.free_s(now_s) + through_s(d), d.device_id)
+        )
+
+    def _through_s(self, state: WorkState, n_cells: int) -> Callable[[DeviceState], float]:
+        """How long about so many cells take on a device, from end to end."""
         side = max(1, math.isqrt(n_cells))
         down_bytes = int(tile_cost(state.cost.down, side, side))
         up_bytes = int(tile_cost(state.cost.up, side, side))
         flops = state.cost.flops * side * side
 
-        def done_s(device: DeviceState) -> tuple[float, int]:
-            _, through_s = device.estimator.predict(
+        def through_s(device: DeviceState) -> float:
+            return device.estimator.predict(
                 state.dtype, down_bytes=down_bytes, up_bytes=up_bytes, flops=flops
-            )
-            return device.free_s(now_s) + through_s, device.device_id
+            )[1]
 
-        return nsmallest(settings.max_spread, able, key=done_s)
+        return through_s
 
     # Strips that are late, and strips that no device can do --------------------------------------
 
