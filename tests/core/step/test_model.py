@@ -1,6 +1,7 @@
 """A model's sizes give its parameters and operations."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.core.step.shapes import LLAMA_2_7B, TINY
@@ -45,8 +46,9 @@ def test_an_expert_sees_its_share_of_the_tokens() -> None:
 @pytest.mark.parametrize("field", ["n_layers", "hidden", "ffn_hidden", "n_heads", "head_dim"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_a_size_that_is_none_names_the_field(field: str, value: float) -> None:
+    changed: dict[str, Any] = {field: value}
     with pytest.raises(ConfigError, match=field):
-        replace(TINY, **{field: value})
+        replace(TINY, **changed)
 
 
 def test_tokens_must_be_whole_sequences() -> None:

@@ -84,31 +84,57 @@ def cut_slabs(
     able = fleet.take(roomy)
     lower = lower_bound_held_s if is_held else lower_bound_s
     bound_s = lower(form, able, sides[0], sides[1] * n_slabs)
-    cells, slabs = _cut_groups(form, able, sides, quanta, n_slabs, bound_s, is_held)
+    if n_slabs == 1:
+        cells = (cut_held if is_held else cut)(form, able, sides, quanta).cells
+        slabs = np.zeros(len(cells), dtype=np.int64)
+    else:
+        rectangle = _Rectangle(form, sides, quanta, is_held)
+        cells, slabs = _cut_groups(rectangle, able, n_slabs, bound_s)
     cells[:, 0] = roomy[cells[:, 0]]
     return SlabCut(
         cells=cells, slab=slabs, makespan_s=makespan_s(form, fleet, cells), bound_s=bound_s
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Rectangle:
+    """One of the rectangles side by side, which are all alike."""
+
+    form: CostForm
+    sides: tuple[int, int]
+    quanta: tuple[int, int]
+    is_held: bool
+
+    def capacity(self, fleet: FleetArrays, time_s: float) -> Floats:
+        """Area that each device can do in a time, ``(devices,)``."""
+        area = area_within(self.form, fleet, *self.sides, time_s)
+        if self.is_held:
+            return np.minimum(area, tile_area_limit(self.form, fleet, *self.sides))
+        return area
+
+    def cut(self, group: FleetArrays, areas: Floats, time_s: float) -> Ints:
+        """A cut among a group that can do these areas in this time.
+
+        A good one by columns is taken at once, since there are many groups.
+        """
+        if self.is_held:
+            return cut_held(self.form, group, self.sides, self.quanta).cells
+        if self.quanta == (1, 1) and len(group) >= _CROWD:
+            widths = (1.0, 1.25)
+            cells = cut_columns(self.form, group, areas, time_s, self.sides, widths=widths)
+            if cells is not None and makespan_s(self.form, group, cells) <= _GOOD * time_s:
+                return cells
+        return cut(self.form, group, self.sides, self.quanta).cells
+
+
 def _cut_groups(
-    form: CostForm,
-    fleet: FleetArrays,
-    sides: tuple[int, int],
-    quanta: tuple[int, int],
-    n_slabs: int,
-    bound_s: float,
-    is_held: bool,
+    rectangle: _Rectangle, fleet: FleetArrays, n_slabs: int, bound_s: float
 ) -> tuple[Ints, Ints]:
     """Tiles, and the slab of each."""
-    if n_slabs == 1:
-        cells = (cut_held if is_held else cut)(form, fleet, sides, quanta).cells
-        return cells, np.zeros(len(cells), dtype=np.int64)
-    alone = share(form, fleet, (sides[0], sides[1] * n_slabs), bound_s)
+    sides = (rectangle.sides[0], rectangle.sides[1] * n_slabs)
+    alone = share(rectangle.form, fleet, sides, bound_s)
     place = np.flatnonzero(np.isin(fleet.device_id, alone.device_id))
-    capacity = area_within(form, alone, *sides, bound_s)
-    if is_held:
-        capacity = np.minimum(capacity, tile_area_limit(form, alone, *sides))
+    capacity = rectangle.capacity(alone, bound_s)
     found: list[Ints] = []
     slabs: list[Ints] = []
     seen: dict[tuple[Rates, ...], Ints] = {}  # groups of equal devices are cut once
@@ -116,28 +142,12 @@ def _cut_groups(
         group = alone.take(members)
         key = tuple(group.rates())
         if key not in seen:
-            if is_held:
-                seen[key] = cut_held(form, group, sides, quanta).cells
-            elif quanta == (1, 1):
-                seen[key] = _cut_group(form, group, capacity[members], sides, bound_s)
-            else:
-                seen[key] = cut(form, group, sides, quanta).cells
+            seen[key] = rectangle.cut(group, capacity[members], bound_s)
         cells = seen[key].copy()
         cells[:, 0] = place[members[cells[:, 0]]]
         found.append(cells)
         slabs.append(np.full(len(cells), slab))
     return np.concatenate(found), np.concatenate(slabs)
-
-
-def _cut_group(
-    form: CostForm, group: FleetArrays, areas: Floats, sides: tuple[int, int], time_s: float
-) -> Ints:
-    """A cut among one of many groups: the first that is good is taken, since there are many."""
-    if len(group) >= _CROWD:
-        cells = cut_columns(form, group, areas, time_s, sides, widths=(1.0, 1.25))
-        if cells is not None and makespan_s(form, group, cells) <= _GOOD * time_s:
-            return cells
-    return cut(form, group, sides).cells
 
 
 def even_groups(capacity: Floats, n_groups: int) -> list[Ints]:

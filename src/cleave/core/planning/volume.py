@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,56 +30,86 @@ def product_bound_s(
         itemsize: Bytes of an element, both ways.
         fleet: The devices, at least one.
     """
-    volume = float(sum(m * n * k for m, n, k in sizes))
-    if volume == 0:
+    products = _Products.of(sizes, itemsize)
+    if products.volume == 0:
         return 0.0
-    n_results = float(sum(m * n for m, n, _ in sizes))
-    short, inner = max(min(m, n) for m, n, _ in sizes), max(k for *_, k in sizes)
-
-    def within(down: Floats, up: Floats, flops: Floats, copies: Floats | float) -> Floats:
-        """Volume of so many bytes down and up and flops; ``copies`` results may be touched."""
-        area = np.minimum(up / itemsize, copies * n_results)
-        sides = np.where(area <= short * short, 2 * np.sqrt(area), short + area / short)
-        steps = np.minimum(inner, down / itemsize / np.maximum(sides, 1e-30))
-        return np.asarray(np.minimum(area * steps, flops / 2))
-
-    first_s = float(fleet.latency_s.min())
-    behind = fleet.site >= 0
-    n_sites = len(fleet.site_downlink_bytes_per_s)
-    crowd = np.bincount(fleet.site[behind], minlength=n_sites).astype(np.float64)
+    start_s = max(
+        2 * products.volume / float(fleet.flops_per_s.sum()),
+        itemsize * products.n_results / float(fleet.uplink_bytes_per_s.sum()),
+    )
 
     def done(times_s: Floats) -> Floats:
-        return np.array([share_done(time_s) for time_s in times_s.tolist()])
+        shares = [_volume(products, fleet, time_s) / products.volume for time_s in times_s.tolist()]
+        return np.array(shares)
 
-    def share_done(time_s: float) -> float:
-        free_s = np.maximum(time_s - fleet.latency_s, 0.0)
-        line_s = max(time_s - first_s, 0.0)
-        each = within(
-            fleet.downlink_bytes_per_s * free_s,
-            fleet.uplink_bytes_per_s * free_s,
-            fleet.flops_per_s * free_s,
-            1.0,
-        )
-        total = float(each[~behind].sum())
-        if n_sites:
-            own = np.bincount(fleet.site[behind], each[behind], minlength=n_sites)
-            line = within(
-                fleet.site_downlink_bytes_per_s * line_s,
-                fleet.site_uplink_bytes_per_s * line_s,
-                np.full(n_sites, np.inf),
-                crowd,
-            )
-            total += float(np.minimum(own, line).sum())
-        server = within(
-            np.array([fleet.egress_bytes_per_s * line_s]),
-            np.array([fleet.ingress_bytes_per_s * line_s]),
-            np.array([np.inf]),
-            float(len(fleet)),
-        )
-        return min(total, float(server[0])) / volume
-
-    start_s = max(
-        2 * volume / float(fleet.flops_per_s.sum()),
-        itemsize * n_results / float(fleet.uplink_bytes_per_s.sum()),
-    )
     return first_time_s(done, fleet, start_s * (1 - 1e-9))
+
+
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """What counts of products done at once.
+
+    Attributes:
+        volume: Multiplications.
+        n_results: Elements of all results.
+        short: The longest of the shorter sides of results.
+        inner: The longest inner axis.
+        itemsize: Bytes of an element.
+    """
+
+    volume: float
+    n_results: float
+    short: int
+    inner: int
+    itemsize: int
+
+    @classmethod
+    def of(cls, sizes: Sequence[tuple[int, int, int]], itemsize: int) -> _Products:
+        """Those of ``(m, k) @ (k, n)`` with sizes m, n and k."""
+        return cls(
+            volume=float(sum(m * n * k for m, n, k in sizes)),
+            n_results=float(sum(m * n for m, n, _ in sizes)),
+            short=max((min(m, n) for m, n, _ in sizes), default=0),
+            inner=max((k for *_, k in sizes), default=0),
+            itemsize=itemsize,
+        )
+
+    def within(self, down: Floats, up: Floats, flops: Floats, copies: Floats | float) -> Floats:
+        """Volume of so many bytes down and up and flops; ``copies`` results may be touched."""
+        area = np.minimum(up / self.itemsize, copies * self.n_results)
+        is_square = area <= self.short * self.short
+        sides = np.where(is_square, 2 * np.sqrt(area), self.short + area / self.short)
+        steps = np.minimum(self.inner, down / self.itemsize / np.maximum(sides, 1e-30))
+        return np.asarray(np.minimum(area * steps, flops / 2))
+
+
+def _volume(products: _Products, fleet: FleetArrays, time_s: float) -> float:
+    """What the devices can do in a time, behind their lines and the server's."""
+    free_s = np.maximum(time_s - fleet.latency_s, 0.0)
+    line_s = max(time_s - float(fleet.latency_s.min()), 0.0)
+    each = products.within(
+        fleet.downlink_bytes_per_s * free_s,
+        fleet.uplink_bytes_per_s * free_s,
+        fleet.flops_per_s * free_s,
+        1.0,
+    )
+    behind = fleet.site >= 0
+    n_sites = len(fleet.site_downlink_bytes_per_s)
+    total = float(each[~behind].sum())
+    if n_sites:
+        crowd = np.bincount(fleet.site[behind], minlength=n_sites).astype(np.float64)
+        own = np.bincount(fleet.site[behind], each[behind], minlength=n_sites)
+        line = products.within(
+            fleet.site_downlink_bytes_per_s * line_s,
+            fleet.site_uplink_bytes_per_s * line_s,
+            np.full(n_sites, np.inf),
+            crowd,
+        )
+        total += float(np.minimum(own, line).sum())
+    server = products.within(
+        np.array([fleet.egress_bytes_per_s * line_s]),
+        np.array([fleet.ingress_bytes_per_s * line_s]),
+        np.array([np.inf]),
+        float(len(fleet)),
+    )
+    return min(total, float(server[0]))
