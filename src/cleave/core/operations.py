@@ -1,8 +1,9 @@
 """The operations of a training step as `Work`: a linear layer's GEMMs, attention, its gradient.
 
 A GEMM ``C (m, n) = A (m, k) @ B (k, n)`` is a box of m x n x k multiply-adds. Its work rectangle is
-any two of the three axes; the third stays whole in every tile. Cutting k makes partial sums, which
-the server adds. So each GEMM has three forms, and the planner takes the one that is done first.
+any two of the three axes; the third stays whole in every tile, but over m x n the planner may cut k
+in slabs. Cutting k makes partial sums, which the server adds. So each GEMM has three forms, and the
+planner takes the one that is done first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from cleave.core.matrix import Matrix
 from cleave.core.program import Extent, Op, Program, Ref
-from cleave.core.work import Along, Operand, Result, Work
+from cleave.core.work import Along, Operand, Result, Slabs, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +67,24 @@ class Gemm:
         Args:
             m: What the rows of the result follow.
             n: What the columns of the result follow.
-            k: What the inner axis follows. One of the three is `Along.ALL`.
+            k: What the inner axis follows. One of the three is `Along.ALL`; if k is, it is one slab
+                (`Work.in_slabs` cuts it in more).
         """
+        slabs = Slabs(1, self.n, self.k) if k is Along.ALL else None
+        inner = Along.INNER if k is Along.ALL else k
         size = {Along.ALL: 1, Along.ROWS: 1, Along.COLS: 1}
         size.update({m: self.m, n: self.n, k: self.k})
-        a_axes = (k, m) if self.a_transposed else (m, k)
-        b_axes = (n, k) if self.b_transposed else (k, n)
+        a_axes = (inner, m) if self.a_transposed else (m, inner)
+        b_axes = (n, inner) if self.b_transposed else (inner, n)
         return Work(
             name=self.name,
             n_rows=size[Along.ROWS],
             n_cols=size[Along.COLS],
             inputs=(
-                Operand(matrix=self.a, rows=a_axes[0], cols=a_axes[1]),
-                Operand(matrix=self.b, rows=b_axes[0], cols=b_axes[1]),
+                Operand(matrix=self.a, rows=a_axes[0], cols=a_axes[1], slabs=slabs),
+                Operand(matrix=self.b, rows=b_axes[0], cols=b_axes[1], slabs=slabs),
             ),
-            results=(Result(matrix=self.out, rows=m, cols=n),),
+            results=(Result(matrix=self.out, rows=m, cols=n, slabs=slabs),),
             program=_gemm_program(self.a_transposed, self.b_transposed),
             flops_per_cell=2.0 * size[Along.ALL],
             priority=self.priority,

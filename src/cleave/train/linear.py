@@ -140,7 +140,7 @@ class _Call:
     gate: Gate | None
     x: Held | None
 
-    def forward(self, x: Held) -> tuple[torch.Tensor, Taken]:
+    def forward(self, x: Held) -> tuple[torch.Tensor, Taken | None]:
         """``X @ W`` and how it was laid out."""
         job = self.job
         n_rows = x.matrix.n_rows
@@ -153,10 +153,11 @@ class _Call:
         flight = job.start(gemm, job.plan.forward_axes, related, (x, weight, y))
         (result,) = flight.wait()
         layout = taken(job.plan.forward_axes, flight.form, flight.layout)
-        weights.remember(job.weight, job.wire, n_rows, layout)
+        if layout is not None:
+            weights.remember(job.weight, job.wire, n_rows, layout)
         return result, layout
 
-    def start_input_grad(self, y_grad: Held, related: Taken) -> Flight:
+    def start_input_grad(self, y_grad: Held, related: Taken | None) -> Flight:
         """``dX``, under way."""
         job = self.job
         weight = job.state.weights.held(job.weight, job.wire)
@@ -165,7 +166,7 @@ class _Call:
         gemm = job.plan.input_grad(y_grad.matrix, weight.matrix, x_grad.matrix)
         return job.start(gemm, job.plan.input_grad_axes, related, (y_grad, weight, x_grad))
 
-    def start_weight_grad(self, x: Held, y_grad: Held, related: Taken) -> Flight:
+    def start_weight_grad(self, x: Held, y_grad: Held, related: Taken | None) -> Flight:
         """``dW``, under way."""
         job = self.job
         n_rows, n_cols = job.weight.shape

@@ -60,9 +60,13 @@ class LinearPlan:
         )
 
 
-def taken(axes: Axes, form: int, layout: Layout) -> Taken:
-    """What was done, given which of the three forms of a GEMM with these axes it was."""
-    return Taken(_rectangles(axes)[form], layout)
+def taken(axes: Axes, form: int, layout: Layout) -> Taken | None:
+    """What was done, given which of the three forms of a GEMM with these axes it was.
+
+    None of a form in slabs: no form of another GEMM has its tiles.
+    """
+    rectangles = _rectangles(axes)
+    return Taken(rectangles[form], layout) if form < len(rectangles) else None
 
 
 def hints(axes: Axes, related: Taken | None) -> tuple[Layout, ...]:

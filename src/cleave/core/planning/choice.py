@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,8 +11,10 @@ from cleave.core.device import DeviceProfile
 from cleave.core.fleet import Fleet
 from cleave.core.layout import Layout, Placement
 from cleave.core.matrix import Matrix, Region
-from cleave.core.planning.cost import CostForm
+from cleave.core.planning.bound import lower_bound_s
+from cleave.core.planning.cost import CostForm, FleetArrays
 from cleave.core.planning.partition import partition
+from cleave.core.planning.slabs import cut_slabs, numbers_of_slabs
 from cleave.core.work import Fate, Work
 from cleave.errors import PlanError
 
@@ -29,9 +32,18 @@ class Holdings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The plan taken: index of the form, who does which tile, and what it is expected to cost."""
+    """The plan taken: index of the form, who does which tile, and what it is expected to cost.
+
+    Attributes:
+        form: Its place among those asked for; further numbers are forms in slabs.
+        work: The form itself.
+        layout: Who does which tile.
+        seconds: When it is done.
+        n_bytes: What is moved.
+    """
 
     form: int
+    work: Work
     layout: Layout
     seconds: float
     n_bytes: int
@@ -70,7 +82,8 @@ class Planner:
             for layout in layouts:
                 if layout:
                     seconds, n_bytes = price(work, layout, able)
-                    choices.append(Choice(index, layout, seconds, n_bytes))
+                    choices.append(Choice(index, work, layout, seconds, n_bytes))
+        choices += self._in_slabs(forms, devices, choices)
         if not choices:
             return None
         fastest = min(choice.seconds for choice in choices)
@@ -78,7 +91,7 @@ class Planner:
         return min(near, key=lambda choice: (choice.n_bytes, choice.form))
 
     def tiles(self, work: Work, region: Region, profiles: Sequence[DeviceProfile]) -> Layout:
-        """A fresh cut of part of a work's rectangle; empty if no device can hold any of it."""
+        """A fresh cut of part of a slab of a work; empty if no device can hold any of it."""
         try:
             cut = partition(
                 CostForm.of(work),
@@ -94,11 +107,33 @@ class Planner:
             for placement in cut.tiles
         )
 
+    def _in_slabs(
+        self,
+        forms: Sequence[Work],
+        devices: Sequence[tuple[DeviceProfile, Holdings]],
+        others: Sequence[Choice],
+    ) -> Iterator[Choice]:
+        """Plans with the inner axis in slabs that may be done sooner than others."""
+        whole = next((work for work in forms if _may_be_in_slabs(work)), None)
+        if whole is None or whole.slabs is None or len(devices) < 2:
+            return
+        able = [pair for pair in devices if pair[0].can_run(whole.ops, whole.dtype)]
+        profiles = [profile for profile, _ in able]
+        sizes = (whole.n_rows, whole.n_cols, whole.slabs.n_inner)
+        arrays = FleetArrays.of(Fleet(tuple(profiles)), whole.dtype)
+        fastest = min((choice.seconds for choice in others), default=math.inf)
+        for index, count in enumerate(numbers_of_slabs(sizes, arrays, len(arrays))):
+            work = whole.in_slabs(count)
+            bound_s = lower_bound_s(CostForm.of(work), arrays, work.n_rows, work.n_cols)
+            if bound_s < fastest and (layout := self._fresh(work, profiles)):
+                yield Choice(len(forms) + index, work, layout, *price(work, layout, able))
+
     def _fresh(self, work: Work, profiles: Sequence[DeviceProfile]) -> Layout:
         key = (
             CostForm.of(work),
             work.n_rows,
             work.n_cols,
+            work.slab_cols,
             work.row_quantum,
             work.col_quantum,
             work.dtype,
@@ -108,8 +143,40 @@ class Planner:
         if layout is None:
             if len(self._cache) >= _CACHE_SIZE:
                 self._cache.clear()
-            layout = self._cache[key] = self.tiles(work, work.whole, profiles)
+            if len(work.rectangles) > 1:
+                layout = _tiles_of_slabs(work, profiles)
+            else:
+                layout = self.tiles(work, work.whole, profiles)
+            self._cache[key] = layout
         return layout
+
+
+def _may_be_in_slabs(work: Work) -> bool:
+    """Whether its inner axis is whole, and its results may be sums of what comes back."""
+    is_returned = all(result.fate is Fate.RETURNED for result in work.results)
+    return work.slabs is not None and work.slabs.count == 1 and is_returned
+
+
+def _tiles_of_slabs(work: Work, profiles: Sequence[DeviceProfile]) -> Layout:
+    """A cut of every slab among devices of its own; empty if they are too few or too small."""
+    fleet = FleetArrays.of(Fleet(tuple(profiles)), work.dtype)
+    rectangles = work.rectangles
+    try:
+        found = cut_slabs(
+            CostForm.of(work),
+            fleet,
+            (work.n_rows, work.slab_cols),
+            (work.row_quantum, work.col_quantum),
+            n_slabs=len(rectangles),
+        )
+    except PlanError:
+        return ()
+    ids = fleet.device_id[found.cells[:, 0]].tolist()
+    spans = found.cells[:, 1:].tolist()
+    return tuple(
+        Placement(_moved(Region(*span), rectangles[slab]), device_id)
+        for device_id, slab, span in zip(ids, found.slab.tolist(), spans, strict=True)
+    )
 
 
 def price(

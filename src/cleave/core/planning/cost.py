@@ -46,7 +46,7 @@ class CostForm:
 
     @classmethod
     def of(cls, work: Work) -> CostForm:
-        """The form of a work whose operands are all still to be sent.
+        """The form of a work whose operands are all still to be sent; of slabs, of a full one.
 
         Raises:
             PlanError: If both dimensions of an operand follow the same axis.
@@ -336,13 +336,13 @@ def _shared_s(fleet: FleetArrays, down: Floats, up: Floats) -> float:
 def _terms(operand: Operand) -> Terms:
     itemsize = operand.matrix.dtype.itemsize
     along = {operand.rows, operand.cols}
-    if operand.rows is operand.cols and operand.rows is not Along.ALL:
+    if operand.rows is operand.cols and operand.rows in (Along.ROWS, Along.COLS):
         raise PlanError(
             f"tensor {operand.matrix.tensor_id}: both dimensions follow {operand.rows.value}, "
             "expected different axes: the cost of a tile would not be bilinear in its sides"
         )
-    rows = operand.matrix.n_rows if operand.rows is Along.ALL else operand.row_scale
-    cols = operand.matrix.n_cols if operand.cols is Along.ALL else operand.col_scale
+    rows = _extent(operand, operand.rows, operand.row_scale, operand.matrix.n_rows)
+    cols = _extent(operand, operand.cols, operand.col_scale, operand.matrix.n_cols)
     n_bytes = float(itemsize * rows * cols)
     if Along.ROWS in along and Along.COLS in along:
         return (0.0, 0.0, 0.0, n_bytes)
@@ -351,6 +351,15 @@ def _terms(operand: Operand) -> Terms:
     if Along.COLS in along:
         return (0.0, 0.0, n_bytes, 0.0)
     return (n_bytes, 0.0, 0.0, 0.0)
+
+
+def _extent(operand: Operand, along: Along, scale: int, size: int) -> int:
+    """Elements along one dimension per cell of the tile's side that it follows, or in all."""
+    if along in (Along.ROWS, Along.COLS):
+        return scale
+    if along is Along.INNER and operand.slabs is not None:
+        return operand.slabs.depth
+    return size
 
 
 def _total(parts: Sequence[Terms]) -> Terms:

@@ -10,6 +10,7 @@ and the experts of a layer, are rectangles side by side as well.
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,7 @@ from cleave.errors import PlanError
 
 _CROWD = 32  # devices of a group for which columns of the cheapest width come near the bound
 _GOOD = 1.04  # of the bound
+_FEW = 16  # devices that do as well with whole inner axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +52,30 @@ class SlabCut:
     slab: Ints
     makespan_s: float
     bound_s: float
+
+
+def numbers_of_slabs(
+    sizes: tuple[int, int, int], fleet: FleetArrays, n_devices: int
+) -> tuple[int, ...]:
+    """Numbers of slabs of a product's inner axis, 2 or more, that may pay; none for few devices.
+
+    The cheapest cell of a volume V has ``m = n = (2 V U / D)^(1/3)``: then downlink and uplink are
+    busy for the same time. Numbers around that are worth trying.
+
+    Args:
+        sizes: m, n and k.
+        fleet: The devices, or some that stand for all.
+        n_devices: How many there are.
+    """
+    m, n, k = sizes
+    if n_devices <= _FEW or min(sizes) == 0:
+        return ()
+    volume = m * n * k / n_devices
+    ratio = float((fleet.uplink_bytes_per_s / fleet.downlink_bytes_per_s).mean())
+    side = min((2 * volume * ratio) ** (1 / 3), m, n)
+    best = k / max(1.0, volume / side**2) if math.isfinite(side) else 1.0
+    near = {round(best * factor) for factor in (0.5, 0.75, 1.0, 1.5)}
+    return tuple(sorted(count for count in near if 2 <= count <= min(n_devices, k)))
 
 
 def cut_slabs(

@@ -53,9 +53,12 @@ class Placer:
         event = state.submitted
         choice = self._planner.choose(event.forms, event.hints, self.candidates())
         if choice is None:
-            self._without_device(self._book.new_strip(state, state.work.whole))
+            strips_left = [self._book.new_strip(state, each) for each in state.work.rectangles]
+            for strip in strips_left:
+                if strip.task_id in self._book.strips:  # the first may have ended all the work
+                    self._without_device(strip)
             return
-        state.take(choice.form, choice.layout)
+        state.take(choice.form, choice.layout, choice.work)
         self._book.planned_bytes += choice.n_bytes
         for placement in choice.layout:
             device = self._book.devices[placement.device_id]
@@ -123,7 +126,7 @@ class Placer:
         failed_on = history[0]
         tiles = [strip.tile for strip in group]
         if not state.kept:  # those of a chain stay what they are: others are pinned to them
-            tiles = merged(tiles)
+            tiles = merged(tiles, state.work.slab_cols)
         share = max(tile.area for tile in tiles) // self._settings.max_spread
         chosen = self._soonest(state, failed_on, share)
         is_hopeless = len(failed_on) >= self._settings.max_attempts
@@ -309,8 +312,8 @@ class Placer:
         self._book.commands.append(RunOnHost(task, strip.state.work_id))
 
 
-def merged(tiles: Iterable[Region]) -> list[Region]:
-    """The same cells in fewer rectangles, where neighbours share a whole side."""
+def merged(tiles: Iterable[Region], slab_cols: int) -> list[Region]:
+    """The same cells in fewer rectangles, where neighbours of a slab share a whole side."""
     regions = sorted(tiles, key=lambda tile: (tile.col0, tile.col1, tile.row0))
     stacked: list[Region] = []
     for tile in regions:
@@ -323,7 +326,8 @@ def merged(tiles: Iterable[Region]) -> list[Region]:
     joined: list[Region] = []
     for tile in stacked:
         last = joined[-1] if joined else None
-        if last and (last.row0, last.row1, last.col1) == (tile.row0, tile.row1, tile.col0):
+        is_beside = last and (last.row0, last.row1, last.col1) == (tile.row0, tile.row1, tile.col0)
+        if last and is_beside and tile.col0 % slab_cols:
             joined[-1] = Region(tile.row0, tile.row1, last.col0, tile.col1)
         else:
             joined.append(tile)

@@ -101,10 +101,10 @@ class WorkState:
         self.lost: list[Region] = []
         self.take(0)
 
-    def take(self, form: int, layout: Layout = ()) -> None:
-        """Choose a form; before anything of the work is done."""
+    def take(self, form: int, layout: Layout = (), work: Work | None = None) -> None:
+        """Choose a form, or one in slabs; before anything of the work is done."""
         self.form, self.layout = form, layout
-        self.work: Work = self.submitted.forms[form]
+        self.work: Work = work or self.submitted.forms[form]
         self.cost = CostForm.of(self.work)
         self.ops = self.work.ops
         self.dtype: DType = self.work.dtype
@@ -258,5 +258,7 @@ class DeviceState:
 
 def _is_tile(result: Result) -> bool:
     """Whether the region that a tile writes has the tile's own coordinates."""
+    if result.slabs is not None and result.slabs.count > 1:
+        return False
     axes = (result.rows, result.cols, result.row_scale, result.col_scale)
     return axes == (Along.ROWS, Along.COLS, 1, 1)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from cleave.core.planning.cost import CostForm
+from cleave.core.planning.slabs import numbers_of_slabs
 from cleave.core.step.batch import Batch
 from cleave.core.step.estimate import Sample
 from cleave.core.step.forms import (
@@ -212,25 +213,11 @@ class _Ways:
         """The forms of one product: first with the inner axis whole, then all that cut it."""
         over_mn, over_kn, over_mk = gemm_forms(m, n, k, self._batch.wire)
         found = [Rectangle(over_mn, (m, n)), Rectangle(over_kn, (k, n)), Rectangle(over_mk, (m, k))]
-        for n_slabs in self._slabs(m, n, k):
+        sample = self._sample
+        for n_slabs in numbers_of_slabs((m, n, k), sample.arrays, sample.n_devices):
             form, *_ = gemm_forms(m, n, -(-k // n_slabs), self._batch.wire)
             found.append(Rectangle(form, (m, n), n_slabs=n_slabs))
         return [Pass(each.form, each, product=(m, n, k)) for each in found]
-
-    def _slabs(self, m: int, n: int, k: int) -> list[int]:
-        """Numbers of slabs of the inner axis that may pay.
-
-        The cheapest cell of a volume V has ``m = n = (2 V U / D)^(1/3)`` (downlink and uplink busy
-        for the same time).
-        """
-        arrays, n_devices = self._sample.arrays, self._sample.n_devices
-        volume = m * n * k / n_devices
-        ratio = float((arrays.uplink_bytes_per_s / arrays.downlink_bytes_per_s).mean())
-        side = min((2 * volume * ratio) ** (1 / 3), m, n)
-        best = k / max(1.0, volume / side**2)
-        most = min(n_devices, k)
-        near = {round(best * factor) for factor in (0.5, 0.75, 1.0, 1.5)}
-        return sorted(n_slabs for n_slabs in near if 2 <= n_slabs <= most)
 
     def _quickest(self, passes: Iterable[Pass]) -> Pass:
         return min(passes, key=lambda each: self._sample.seconds(each.rectangle))
