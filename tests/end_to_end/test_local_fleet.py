@@ -89,3 +89,14 @@ def test_a_machine_with_less_memory_than_it_lends_is_passed_over() -> None:
             return fleet.stats().device_flops > before
 
         until(does_what_fits)  # at once, or after it had too little even to receive and came back
+
+
+def test_products_in_slabs_are_right_even_when_a_device_dies() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(300, 700), torch.randn(700, 200)
+    with local_fleet(3, backend="numpy") as fleet:
+        first = product(fleet, a, b, n_slabs=3).result()
+        torch.testing.assert_close(first, a @ b, rtol=1e-4, atol=1e-3)
+        underway = product(fleet, a, b, n_slabs=3)
+        fleet.agents[0].process.send_signal(signal.SIGKILL)
+        torch.testing.assert_close(underway.result(), a @ b, rtol=1e-4, atol=1e-3)

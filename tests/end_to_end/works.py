@@ -38,12 +38,13 @@ class Underway:
                 self.fleet.release(matrix)
 
 
-def product(fleet: Fleet, a: torch.Tensor, b: torch.Tensor) -> Underway:
-    """``a @ b`` on the devices."""
+def product(fleet: Fleet, a: torch.Tensor, b: torch.Tensor, n_slabs: int = 0) -> Underway:
+    """``a @ b`` on the devices, with the inner axis in so many slabs if a number is given."""
     left, right = fleet.adopt(a), fleet.adopt(b)
     out = fleet.allocate(a.shape[0], b.shape[1], left.dtype)
     gemm = Gemm(name="product", a=left, b=right, out=out)
-    return Underway(fleet, [left, right], out, gemm.forms())
+    forms = (gemm.forms()[0].in_slabs(n_slabs),) if n_slabs else gemm.forms()
+    return Underway(fleet, [left, right], out, forms)
 
 
 class Chain:

@@ -80,6 +80,19 @@ async def test_the_host_does_what_no_device_can_and_counts_it(alone: Alone) -> N
     assert (alone.driver.host_tally.tasks, alone.driver.host_tally.flops) == (1, 2 * 5 * 3 * 7)
 
 
+async def test_partial_sums_of_slabs_are_added_up(alone: Alone) -> None:
+    a, b = torch.randn(5, 50), torch.randn(50, 3)
+    left, right, out = alone.store.adopt(a), alone.store.adopt(b), alone.matrix(5, 3)
+    gemm = Gemm(name="product", a=left, b=right, out=out)
+    results = []
+    for _ in range(2):
+        await alone.do(gemm.forms()[0].in_slabs(4))
+        results.append(alone.store.tensor(out).clone())
+    torch.testing.assert_close(results[0], a @ b)
+    assert results[0].equal(results[1])
+    assert alone.driver.host_tally.flops == 2 * gemm.flops
+
+
 async def test_newcomers_are_tested_with_the_largest_of_each_size_of_a_product(
     alone: Alone,
 ) -> None:

@@ -162,6 +162,31 @@ def test_losing_all_devices_leaves_the_rest_to_the_host() -> None:
     assert len(story.of(CompleteWork)) == 1
 
 
+def test_what_a_lost_device_had_of_slabs_is_cut_anew_within_them() -> None:
+    story = Story()
+    story.join(1, 2, 3, 4)
+    work = gemm(m=64, n=60, k=50)[0].in_slabs(3)
+    story.tell(submitted(7, work))
+    story.tell(DeviceLeft(4, "pulled"))
+    story.tell(DeviceLeft(3, "pulled"))
+    story.finish_all()
+    tiles = [c.tile for c in story.of(AcceptResult)]
+    assert sum(tile.area for tile in tiles) == work.whole.area
+    assert all(any(slab.contains(tile) for slab in work.rectangles) for tile in tiles)
+    assert len(story.of(CompleteWork)) == 1
+
+
+def test_without_devices_the_host_computes_slab_by_slab() -> None:
+    story = Story()
+    work = gemm(k=50)[0].in_slabs(3)
+    story.tell(submitted(7, work))
+    commands = story.of(RunOnHost)
+    assert [c.task.inputs[1].view.n_rows for c in commands] == [17, 17, 16]
+    for command in commands:
+        story.tell(HostFinished(command.task.task_id))
+    assert len(story.of(CompleteWork)) == 1
+
+
 def test_a_device_that_turns_out_slow_is_given_less() -> None:
     story = Story(SchedulerSettings(replan_s=0.0))
     story.join(1, 2, flops_per_s=1e10)

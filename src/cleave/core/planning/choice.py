@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from cleave.core.matrix import Matrix, Region
 from cleave.core.planning.bound import lower_bound_s
 from cleave.core.planning.cost import CostForm, FleetArrays
 from cleave.core.planning.partition import partition
-from cleave.core.planning.slabs import cut_slabs, numbers_of_slabs
+from cleave.core.planning.slabs import FEWEST_FOR_SLABS, cut_slabs, numbers_of_slabs
 from cleave.core.work import Fate, Work
 from cleave.errors import PlanError
 
@@ -55,10 +56,12 @@ class Planner:
     def __init__(self) -> None:
         """Begin with an empty cache."""
         self._cache: dict[tuple[object, ...], Layout] = {}
+        self._slabs: dict[tuple[object, ...], dict[int, Layout]] = {}
 
     def forget(self) -> None:
         """The fleet or its rates have changed."""
         self._cache.clear()
+        self._slabs.clear()
 
     def choose(
         self,
@@ -83,7 +86,8 @@ class Planner:
                 if layout:
                     seconds, n_bytes = price(work, layout, able)
                     choices.append(Choice(index, work, layout, seconds, n_bytes))
-        choices += self._in_slabs(forms, devices, choices)
+        fastest_s = min((choice.seconds for choice in choices), default=math.inf)
+        choices += self._in_slabs(forms, devices, fastest_s)
         if not choices:
             return None
         fastest = min(choice.seconds for choice in choices)
@@ -107,29 +111,78 @@ class Planner:
             for placement in cut.tiles
         )
 
+    def _tiles_of_slabs(self, work: Work, profiles: Sequence[DeviceProfile]) -> Layout:
+        """A cut of every slab among devices of its own, or among all if those are too few."""
+        fleet = FleetArrays.of(Fleet(tuple(profiles)), work.dtype)
+        slabs = work.rectangles
+        try:
+            found = cut_slabs(
+                CostForm.of(work),
+                fleet,
+                (work.n_rows, work.slab_cols),
+                (work.row_quantum, work.col_quantum),
+                n_slabs=len(slabs),
+            )
+        except PlanError:
+            layouts = [self.tiles(work, slab, profiles) for slab in slabs]
+            return tuple(itertools.chain(*layouts)) if all(layouts) else ()
+        ids = fleet.device_id[found.cells[:, 0]].tolist()
+        spans = found.cells[:, 1:].tolist()
+        return tuple(
+            Placement(_moved(Region(*span), slabs[slab]), device_id)
+            for device_id, slab, span in zip(ids, found.slab.tolist(), spans, strict=True)
+        )
+
     def _in_slabs(
         self,
         forms: Sequence[Work],
         devices: Sequence[tuple[DeviceProfile, Holdings]],
-        others: Sequence[Choice],
+        fastest_s: float,
     ) -> Iterator[Choice]:
-        """Plans with the inner axis in slabs that may be done sooner than others."""
+        """Plans with the inner axis in slabs, if any may be done sooner than others."""
         whole = next((work for work in forms if _may_be_in_slabs(work)), None)
-        if whole is None or whole.slabs is None or len(devices) < 2:
+        able = [pair for pair in devices if whole and pair[0].can_run(whole.ops, whole.dtype)]
+        if whole is None or not able:
             return
-        able = [pair for pair in devices if pair[0].can_run(whole.ops, whole.dtype)]
-        profiles = [profile for profile, _ in able]
-        sizes = (whole.n_rows, whole.n_cols, whole.slabs.n_inner)
-        arrays = FleetArrays.of(Fleet(tuple(profiles)), whole.dtype)
-        fastest = min((choice.seconds for choice in others), default=math.inf)
-        for index, count in enumerate(numbers_of_slabs(sizes, arrays, len(arrays))):
+        found = self._slab_layouts(whole, [profile for profile, _ in able], fastest_s)
+        for index, (count, layout) in enumerate(found.items()):
             work = whole.in_slabs(count)
-            bound_s = lower_bound_s(CostForm.of(work), arrays, work.n_rows, work.n_cols)
-            if bound_s < fastest and (layout := self._fresh(work, profiles)):
-                yield Choice(len(forms) + index, work, layout, *price(work, layout, able))
+            yield Choice(len(forms) + index, work, layout, *price(work, layout, able))
+
+    def _slab_layouts(
+        self, whole: Work, profiles: Sequence[DeviceProfile], fastest_s: float
+    ) -> dict[int, Layout]:
+        """By number of slabs, the plans whose bound is below a time; told once per epoch."""
+        if whole.slabs is None or len(profiles) < FEWEST_FOR_SLABS:
+            return {}
+        key = self._key(whole, profiles)
+        if key not in self._slabs:
+            sizes = (whole.n_rows, whole.n_cols, whole.slabs.n_inner)
+            fleet = FleetArrays.of(Fleet(tuple(profiles)), whole.dtype)
+            self._slabs[key] = {}
+            for count in numbers_of_slabs(sizes, fleet, len(fleet)):
+                work = whole.in_slabs(count)
+                bound_s = lower_bound_s(CostForm.of(work), fleet, work.n_rows, work.n_cols)
+                if bound_s < fastest_s and (layout := self._tiles_of_slabs(work, profiles)):
+                    self._slabs[key][count] = layout
+        return self._slabs[key]
 
     def _fresh(self, work: Work, profiles: Sequence[DeviceProfile]) -> Layout:
-        key = (
+        key = self._key(work, profiles)
+        layout = self._cache.get(key)
+        if layout is None:
+            if len(self._cache) >= _CACHE_SIZE:
+                self.forget()
+            if len(work.rectangles) > 1:
+                layout = self._tiles_of_slabs(work, profiles)
+            else:
+                layout = self.tiles(work, work.whole, profiles)
+            self._cache[key] = layout
+        return layout
+
+    @staticmethod
+    def _key(work: Work, profiles: Sequence[DeviceProfile]) -> tuple[object, ...]:
+        return (
             CostForm.of(work),
             work.n_rows,
             work.n_cols,
@@ -139,44 +192,12 @@ class Planner:
             work.dtype,
             tuple(profile.device_id for profile in profiles),
         )
-        layout = self._cache.get(key)
-        if layout is None:
-            if len(self._cache) >= _CACHE_SIZE:
-                self._cache.clear()
-            if len(work.rectangles) > 1:
-                layout = _tiles_of_slabs(work, profiles)
-            else:
-                layout = self.tiles(work, work.whole, profiles)
-            self._cache[key] = layout
-        return layout
 
 
 def _may_be_in_slabs(work: Work) -> bool:
     """Whether its inner axis is whole, and its results may be sums of what comes back."""
     is_returned = all(result.fate is Fate.RETURNED for result in work.results)
     return work.slabs is not None and work.slabs.count == 1 and is_returned
-
-
-def _tiles_of_slabs(work: Work, profiles: Sequence[DeviceProfile]) -> Layout:
-    """A cut of every slab among devices of its own; empty if they are too few or too small."""
-    fleet = FleetArrays.of(Fleet(tuple(profiles)), work.dtype)
-    rectangles = work.rectangles
-    try:
-        found = cut_slabs(
-            CostForm.of(work),
-            fleet,
-            (work.n_rows, work.slab_cols),
-            (work.row_quantum, work.col_quantum),
-            n_slabs=len(rectangles),
-        )
-    except PlanError:
-        return ()
-    ids = fleet.device_id[found.cells[:, 0]].tolist()
-    spans = found.cells[:, 1:].tolist()
-    return tuple(
-        Placement(_moved(Region(*span), rectangles[slab]), device_id)
-        for device_id, slab, span in zip(ids, found.slab.tolist(), spans, strict=True)
-    )
 
 
 def price(

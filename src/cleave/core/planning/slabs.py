@@ -33,7 +33,7 @@ from cleave.errors import PlanError
 
 _CROWD = 32  # devices of a group for which columns of the cheapest width come near the bound
 _GOOD = 1.04  # of the bound
-_FEW = 16  # devices that do as well with whole inner axes
+FEWEST_FOR_SLABS = 17  # devices; fewer do as well with whole inner axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,7 +68,7 @@ def numbers_of_slabs(
         n_devices: How many there are.
     """
     m, n, k = sizes
-    if n_devices <= _FEW or min(sizes) == 0:
+    if n_devices < FEWEST_FOR_SLABS or min(sizes) == 0:
         return ()
     volume = m * n * k / n_devices
     ratio = float((fleet.uplink_bytes_per_s / fleet.downlink_bytes_per_s).mean())

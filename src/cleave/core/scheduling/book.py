@@ -75,7 +75,7 @@ class Book:
         self._next_task_id += 1
         key = (state.work.priority, state.number, task_id)
         n_rows, n_cols = tile.n_rows, tile.n_cols
-        flops = state.cost.flops * n_rows * n_cols
+        flops = state.work.flops(tile)
         up_bytes = int(tile_cost(state.cost.up, n_rows, n_cols))
         per_cell = state.work.workspace_bytes_per_cell
         workspace_bytes = math.ceil(per_cell * n_rows * n_cols)
