@@ -438,6 +438,19 @@ def test_a_device_that_refuses_everything_rests_and_is_closed_in_the_end(reason:
     assert [command.work_id for command in story.of(RunOnHost)] == [0, 1, 2]
 
 
+def test_a_device_without_memory_for_anything_is_closed_in_the_end_too() -> None:
+    story = Story(SchedulerSettings(rest_s=1e-4))
+    story.join(1, memory_bytes=1 << 20)
+    n_works = 0
+    while not story.of(CloseDevice):
+        story.tell(submitted(n_works))
+        while story.has(1) and not story.of(CloseDevice):
+            story.tell(TaskRefused(1, story.has(1)[0], "memory"))
+        n_works += 1
+        assert n_works <= SchedulerSettings().max_failures_in_row, "it was spared for good"
+        story.tell(DeadlinePassed(), after_s=10.0)
+
+
 def test_a_task_that_a_device_dropped_unasked_is_done_elsewhere() -> None:
     story = Story(SchedulerSettings(host_steps_in=False))
     story.join(1, 2)

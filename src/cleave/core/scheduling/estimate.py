@@ -12,6 +12,7 @@ from cleave.core.matrix import DType
 _WEIGHT = 0.2  # of the newest observation
 _MIN_FLOPS = 2e7  # shorter tasks measure overhead, not the rate
 _MIN_LINK_BYTES = 1 << 18
+_LEAST_MEMORY = 1 / 16  # of what a device lends
 _CLAMP = 4.0  # one observation moves a rate by this factor at most
 
 
@@ -115,9 +116,14 @@ class Estimator:
         )
 
     def halve_memory(self) -> int:
-        """Plan with half the memory from now on: the device has refused more; the bytes left."""
-        self.planned = replace(self.planned, memory_bytes=max(1, self.planned.memory_bytes // 2))
-        return self.planned.memory_bytes
+        """Plan with half the memory from now on: the device has refused more; the bytes left.
+
+        Never with less than a part of what it lends: a device that refuses that little is broken.
+        """
+        least = max(1, int(self.profile.memory_bytes * _LEAST_MEMORY))
+        half = max(least, self.planned.memory_bytes // 2)
+        self.planned = replace(self.planned, memory_bytes=half)
+        return half
 
 
 def _blend(old: float, new: float) -> float:
