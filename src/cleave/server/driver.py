@@ -120,6 +120,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._events: deque[Event] = deque()
         self._is_handling = False
+        self._fault: WorkFailedError | None = None
         self._is_alone = False
         self._unable: set[tuple[frozenset[str], DType]] = set()
         self._carry_out: dict[type, Callable[..., None]] = {
@@ -141,6 +142,9 @@ class Driver:
         future: Future[Outcome],
     ) -> None:
         """Start work; the future is resolved when it is complete."""
+        if self._fault is not None:
+            future.set_exception(self._fault)
+            return
         self._underway[work_id] = _Underway(future, WorkResults(self._store))
         self._remember_size(forms[0])
         self.tell(WorkSubmitted(work_id, forms, hints))
@@ -188,8 +192,9 @@ class Driver:
         if self.connections.pop(connection.device_id, None) is None:
             return False
         views = self.scheduler.snapshot().devices
-        last = next(view for view in views if view.device_id == connection.device_id)
-        self.departed.append(device_status(last, connection, state="gone", reason=reason))
+        for view in views:
+            if view.device_id == connection.device_id:
+                self.departed.append(device_status(view, connection, state="gone", reason=reason))
         self.tell(DeviceLeft(connection.device_id, reason))
         if self._underway:
             self._say_if_alone()
@@ -228,7 +233,13 @@ class Driver:
             self.tell(DeviceResumed(device_id))
 
     def tell(self, event: Event) -> None:
-        """Hand an event to the scheduler and do what it says. Events met on the way come after."""
+        """Hand an event to the scheduler and do what it says. Events met on the way come after.
+
+        After a fault of the scheduler nothing is handed to it any more: its state may be wrong, and
+        no training at all is better than wrong training.
+        """
+        if self._fault is not None:
+            return
         self._events.append(event)
         if self._is_handling:
             return
@@ -238,13 +249,17 @@ class Driver:
                 commands = self.scheduler.handle(self._events.popleft(), self._loop.time())
                 for command in commands:
                     self._carry_out[type(command)](command)
+            self._set_timer()
         except Exception as error:
-            # A fault of our own: whoever waits for work must hear of it rather than hang.
             log.exception("the scheduler failed")
-            self.fail_all(WorkFailedError(f"the scheduler failed: {error!r}; see the log"))
+            self._fault = WorkFailedError(
+                f"the scheduler failed: {error!r}; see the log, "
+                "then close this fleet and open another"
+            )
+            self._events.clear()
+            self.fail_all(self._fault)
         finally:
             self._is_handling = False
-        self._set_timer()
 
     def fail_all(self, error: Exception) -> None:
         """Nobody shall wait any longer."""
