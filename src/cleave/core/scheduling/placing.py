@@ -21,9 +21,9 @@ from cleave.core.scheduling.tasks import bound_task
 from cleave.core.work import TaskInput
 from cleave.errors import PlanError
 
-_LOOKED_AT = 8  # devices that are looked at for each that is chosen
+_LOOKED_AT = 2  # devices that are looked at for each that is chosen
 _MAX_LOOKS = 16  # for devices that overtake others, at a time
-_MAX_CUTS = 2  # rectangles that are cut anew at a time; strips of others are handed on as they are
+_MAX_CUTS = 1  # rectangles that are cut anew at a time; strips of others are handed on as they are
 
 History = tuple[frozenset[int], int, bool]
 """What a strip hands on to those cut from its cells: failed_on, refusals, is_again."""
