@@ -140,6 +140,8 @@ class Planner:
         fastest_s: float,
     ) -> Iterator[Choice]:
         """Plans with the inner axis in slabs, if any may be done sooner than others."""
+        if len(devices) < FEWEST_FOR_SLABS:
+            return
         whole = next((work for work in forms if _may_be_in_slabs(work)), None)
         able = [pair for pair in devices if whole and pair[0].can_run(whole.ops, whole.dtype)]
         if whole is None or not able:
