@@ -151,6 +151,10 @@ def test_a_plan_that_nothing_speaks_against_has_no_warnings() -> None:
         ({"a100_step_s": 5.0, "a100_count": 3}, "3 rented A100s take 5.0 s a step"),
         ({"family": "grid"}, "does not run grid plans yet; the fastest that it does run is ksplit"),
         (
+            {"family": "grid", "host_alone_s": 10.5},
+            "Until it does, the host alone is quicker: 10.5 s a step",
+        ),
+        (
             {"step_s": 4 * 3600.0},
             "A step takes longer than devices are there: a phone 2.0 h a day.",
         ),

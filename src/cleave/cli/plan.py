@@ -85,6 +85,7 @@ def plan(
         float | None,
         typer.Option(
             min=0,
+            max=1000,
             metavar="USD",
             help="Of what the server sends.",
             show_default="0.05, in a LAN 0",

@@ -48,6 +48,13 @@ def _about_renting(facts: PlanFacts) -> Iterator[str]:
             for each in others[:1]
         )
         yield f"This version does not run {facts.family} plans yet{fastest}."
+        alone_s = facts.host_alone_s
+        if alone_s is not None and facts.step_s < alone_s <= (
+            others[0].step_s or 0 if others else 0
+        ):
+            yield (
+                f"Until it does, the host alone is quicker: {units.format_seconds(alone_s)} a step."
+            )
 
 
 def _about_devices(facts: PlanFacts) -> Iterator[str]:

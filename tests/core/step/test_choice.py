@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from tests.core.step.shapes import LLAMA_2_7B, homes
+from tests.core.step.shapes import LLAMA_2_7B, device, homes
 
+from cleave.catalog.models import model_shape
 from cleave.core.device import DeviceProfile
 from cleave.core.fleet import Fleet, Server
 from cleave.core.matrix import DType
@@ -12,6 +13,7 @@ from cleave.core.step.batch import Batch
 from cleave.core.step.blocks import BlockPlanner, operations
 from cleave.core.step.choice import best_plan
 from cleave.core.step.estimate import Sample
+from cleave.core.step.plan import StepPlan
 from cleave.core.step.tiled import Tiler
 from cleave.errors import PlanError
 
@@ -154,3 +156,34 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert one.best.step_s == other.best.step_s
     assert one.best.summary == other.best.summary
     assert one.gains == other.gains
+
+
+def test_the_bound_of_a_grid_does_not_rise_with_faster_devices() -> None:
+    model, batch = model_shape("llama-3.2-1b"), Batch(tokens=131_072, length=8192)
+
+    def plan(flops_per_s: float) -> StepPlan:
+        slow = [
+            device(
+                i,
+                flops_per_s={DType.BF16: 5e12},
+                memory_bytes=4 * 10**9,
+                downlink_bytes_per_s=12.5e6,
+                uplink_bytes_per_s=2.5e6,
+            )
+            for i in range(1, 7)
+        ]
+        fast = [
+            device(
+                i,
+                flops_per_s={DType.BF16: flops_per_s},
+                memory_bytes=8 * 10**9,
+                downlink_bytes_per_s=125e6,
+                uplink_bytes_per_s=125e6,
+            )
+            for i in range(7, 15)
+        ]
+        return best_plan(model, Fleet((*slow, *fast)), batch)
+
+    before, after = plan(5e12), plan(20e12)
+    assert before.best.family == after.best.family == "grid"
+    assert after.best.bound_s <= before.best.bound_s

@@ -253,6 +253,26 @@ class BlockPlanner:
             each.times * self._estimate_s(self._ways(each, family)[0]) for each in self._operations
         )
 
+    def bound_s(self) -> float:
+        """What no way of running the operations can beat.
+
+        Raises:
+            PlanError: If something fits no device in any way.
+        """
+        return sum(each.times * self._least_s(each) for each in self._operations)
+
+    def _least_s(self, operation: Operation) -> float:
+        found: list[float] = []
+        errors: list[PlanError] = []
+        for way in operation.ways:
+            try:
+                found.append(sum(self._bound_s(stage) for stage in way.stages))
+            except PlanError as error:
+                errors.append(error)
+        if not found:
+            raise errors[0]
+        return min(found)
+
     def plan(self, family: str) -> FamilyPlan:
         """The devices' share of a step: every rectangle cut, every device's load known.
 

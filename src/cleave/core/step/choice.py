@@ -123,7 +123,8 @@ class _Step:
         tiler = Tiler(self._fleet, self._batch.wire, room)
         layers = grid.plan(self._model, self._batch, tiler)
         head = self._head(lent - layers.loads.memory_bytes).plan("mixed")
-        return _with_host(_in_turn(layers, head), needs)
+        least_s = self._head().bound_s()  # other layers may leave it more room
+        return _with_host(_in_turn(layers, replace(head, bound_s=least_s)), needs)
 
     def _head(self, memory_bytes: Floats | None = None) -> BlockPlanner:
         """The planner of the head, with what devices have left beside the layers."""
