@@ -41,17 +41,21 @@ def _about_renting(facts: PlanFacts) -> Iterator[str]:
             f"traffic {units.format_usd(run.traffic_usd)}."
         )
     if facts.family not in RUN_TODAY:
-        others = [each for each in facts.alternatives if each.family in RUN_TODAY and each.step_s]
-        fastest = "".join(
-            f"; the fastest that it does run is {each.family}, "
-            f"{units.format_seconds(each.step_s or 0)} a step"
-            for each in others[:1]
+        today = {
+            each.family: each.step_s
+            for each in facts.alternatives
+            if each.family in RUN_TODAY and each.step_s
+        }
+        quickest = min(today, key=lambda family: today[family], default=None)
+        if quickest is None:
+            yield f"This version does not run {facts.family} plans yet."
+            return
+        today_s, alone_s = today[quickest], facts.host_alone_s
+        yield (
+            f"This version does not run {facts.family} plans yet; the fastest that it does run is "
+            f"{quickest}, {units.format_seconds(today_s)} a step."
         )
-        yield f"This version does not run {facts.family} plans yet{fastest}."
-        alone_s = facts.host_alone_s
-        if alone_s is not None and facts.step_s < alone_s <= (
-            others[0].step_s or 0 if others else 0
-        ):
+        if alone_s is not None and facts.step_s < alone_s <= today_s:
             yield (
                 f"Until it does, the host alone is quicker: {units.format_seconds(alone_s)} a step."
             )

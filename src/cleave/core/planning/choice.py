@@ -144,7 +144,7 @@ class Planner:
             return
         whole = next((work for work in forms if _may_be_in_slabs(work)), None)
         able = [pair for pair in devices if whole and pair[0].can_run(whole.ops, whole.dtype)]
-        if whole is None or not able:
+        if whole is None or len(able) < FEWEST_FOR_SLABS:
             return
         found = self._slab_layouts(whole, [profile for profile, _ in able], fastest_s)
         for index, (count, layout) in enumerate(found.items()):
@@ -155,7 +155,7 @@ class Planner:
         self, whole: Work, profiles: Sequence[DeviceProfile], fastest_s: float
     ) -> dict[int, Layout]:
         """By number of slabs, the plans whose bound is below a time; told once per epoch."""
-        if whole.slabs is None or len(profiles) < FEWEST_FOR_SLABS:
+        if whole.slabs is None:
             return {}
         key = self._key(whole, profiles)
         if key not in self._slabs:
