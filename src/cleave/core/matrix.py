@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 
 class DType(str, Enum):
@@ -36,8 +37,7 @@ _ITEMSIZE = {
 }
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Region:
+class Region(msgspec.Struct, frozen=True, order=True, gc=False):
     """The rectangle ``[row0:row1, col0:col1]`` of a matrix or of a work rectangle."""
 
     row0: int
@@ -58,7 +58,7 @@ class Region:
     @property
     def area(self) -> int:
         """Number of elements."""
-        return self.n_rows * self.n_cols
+        return (self.row1 - self.row0) * (self.col1 - self.col0)
 
     def contains(self, other: Region) -> bool:
         """Whether every element of ``other`` lies in this region."""
@@ -79,8 +79,7 @@ class Region:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(msgspec.Struct, frozen=True, gc=False):
     """A 2-D row-major tensor that never changes once it exists: a new version has a new id.
 
     A tensor of more dimensions is seen as a matrix: ``(batch, tokens, features)`` as
@@ -103,8 +102,7 @@ class Matrix:
         return region.area * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRef:
+class BlockRef(msgspec.Struct, frozen=True, gc=False):
     """The name of an immutable block: a region of a matrix."""
 
     matrix: Matrix

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+import msgspec
+
 from cleave.core.matrix import BlockRef, DType, Matrix, Region
 from cleave.core.program import Program
 from cleave.errors import PlanError
@@ -59,6 +61,8 @@ class Slabs:
 
     def span(self, tile: Region) -> tuple[int, int]:
         """The part of the inner axis that belongs to a tile."""
+        if self.count == 1:
+            return 0, self.n_inner
         start = self.at(tile) * self.depth
         return start, min(start + self.depth, self.n_inner)
 
@@ -213,8 +217,7 @@ class Work:
         return not {Along.ROWS, Along.COLS} <= follows
 
 
-@dataclass(frozen=True, slots=True)
-class TaskInput:
+class TaskInput(msgspec.Struct, frozen=True, gc=False):
     """A region that a task reads, inside the block in which the device holds it."""
 
     block: BlockRef
@@ -226,8 +229,7 @@ class TaskInput:
         return self.block.region == self.view
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOutput:
+class TaskOutput(msgspec.Struct, frozen=True, gc=False):
     """A block that a task makes, what becomes of it, and whether others add to the same region."""
 
     block: BlockRef
@@ -235,8 +237,7 @@ class TaskOutput:
     is_partial: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A bound program on given blocks: small, independent of the others in flight, repeatable."""
 
     task_id: int

@@ -22,6 +22,9 @@ SIZES = st.integers(1, 40)
 class Nothing:
     """Holds nothing."""
 
+    def holds_any(self, matrix: Matrix) -> bool:
+        return False
+
     def missing_bytes(self, matrix: Matrix, view: Region) -> int:
         return matrix.region_bytes(view)
 

@@ -292,6 +292,21 @@ def test_a_late_strip_that_does_not_fit_elsewhere_stays_where_it_is() -> None:
     assert len(story.of(CompleteWork)) == 1
 
 
+def test_when_everybody_is_late_all_wait_and_the_first_to_answer_takes_over() -> None:
+    story = Story(SchedulerSettings(host_steps_in=False))
+    story.join(*range(1, 41))
+    story.tell(submitted(7, *gemm(640, 640, 640)))
+    late = {task_id: device_id for device_id in range(1, 41) for task_id in story.has(device_id)}
+    assert len(late) >= 40
+    story.tell(DeadlinePassed(), after_s=1e4)
+    assert {task_id for i in range(1, 41) for task_id in story.has(i)} == set(late)
+    for task_id in story.has(1):
+        story.tell(TaskFinished(1, task_id, 0.01))
+    assert late[story.has(1)[0]] != 1
+    story.finish_all()
+    assert len(story.of(CompleteWork)) == 1
+
+
 def test_a_late_answer_of_a_cancelled_task_is_not_accepted_twice() -> None:
     story = Story()
     story.join(1, 2)
@@ -604,6 +619,26 @@ def test_a_chain_survives_losing_a_device_in_each_phase() -> None:
         assert {c.work_id for c in story.of(CompleteWork)} == {1, 2}
         story.tell(MatrixReleased(hidden.tensor_id))
         assert not story.scheduler.snapshot().works
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["kept", "in flight"])
+def test_a_device_that_lost_what_it_makes_or_keeps_is_closed(is_done: bool) -> None:
+    story = Story()
+    story.join(1, 2)
+    first, second, _ = chain()
+    story.tell(WorkSubmitted(1, (first,)))
+    story.tell(WorkSubmitted(2, (second,), after=(1,), pinned=True))
+    story.tell(submitted(3))
+    made = story.of(SendTask)[0]
+    device_id, task_id = made.device_id, made.task.task_id
+    if is_done:
+        story.tell(TaskFinished(device_id, task_id, 0.01))
+    other = next(each for each in story.has(device_id) if each != task_id)
+    story.tell(TaskRefused(device_id, other, "missing", made.output_handles))
+    assert [command.device_id for command in story.of(CloseDevice)] == [device_id]
+    story.tell(DeviceLeft(device_id, "closed"))
+    story.finish_all()
+    assert {c.work_id for c in story.of(CompleteWork)} == {1, 2, 3}
 
 
 def test_an_unknown_event_is_refused() -> None:

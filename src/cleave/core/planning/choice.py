@@ -6,29 +6,21 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from cleave.core.device import DeviceProfile
 from cleave.core.fleet import Fleet
 from cleave.core.layout import Layout, Placement
-from cleave.core.matrix import Matrix, Region
+from cleave.core.matrix import Region
 from cleave.core.planning.bound import lower_bound_s
 from cleave.core.planning.cost import CostForm, FleetArrays
 from cleave.core.planning.partition import partition
+from cleave.core.planning.price import Holdings, price
 from cleave.core.planning.slabs import FEWEST_FOR_SLABS, cut_slabs, numbers_of_slabs
 from cleave.core.work import Fate, Work
 from cleave.errors import PlanError
 
 _NEAR = 1.05  # plans this close to the fastest are told apart by their bytes
 _CACHE_SIZE = 1024
-
-
-class Holdings(Protocol):
-    """What a device holds already."""
-
-    def missing_bytes(self, matrix: Matrix, view: Region) -> int:
-        """Bytes that would travel if a task read ``view`` of ``matrix`` now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,46 +192,6 @@ def _may_be_in_slabs(work: Work) -> bool:
     """Whether its inner axis is whole, and its results may be sums of what comes back."""
     is_returned = all(result.fate is Fate.RETURNED for result in work.results)
     return work.slabs is not None and work.slabs.count == 1 and is_returned
-
-
-def price(
-    work: Work, layout: Layout, devices: Sequence[tuple[DeviceProfile, Holdings]]
-) -> tuple[float, int]:
-    """Makespan in seconds and bytes moved of a layout, given what each device holds."""
-    by_id = {profile.device_id: (profile, ledger) for profile, ledger in devices}
-    loads: dict[int, list[float]] = {}
-    counted: set[tuple[int, int, Region]] = set()
-    for placement in layout:
-        profile, ledger = by_id[placement.device_id]
-        load = loads.setdefault(placement.device_id, [0.0, 0.0, 0.0])
-        for operand in work.inputs:
-            region = operand.region(placement.tile)
-            key = (placement.device_id, operand.matrix.tensor_id, region)
-            if key not in counted:
-                counted.add(key)
-                load[0] += ledger.missing_bytes(operand.matrix, region)
-        load[1] += work.flops(placement.tile)
-        load[2] += result_bytes(work, placement.tile)
-    makespan_s = 0.0
-    for device_id, (down, flops, up) in loads.items():
-        profile, _ = by_id[device_id]
-        busiest_s = max(
-            down / profile.downlink_bytes_per_s,
-            flops / profile.flops_per_s[work.dtype],
-            up / profile.uplink_bytes_per_s,
-        )
-        makespan_s = max(makespan_s, profile.latency_s + busiest_s)
-    n_bytes = sum(load[0] + load[2] for load in loads.values())
-    return makespan_s, int(n_bytes)
-
-
-def result_bytes(work: Work, tile: Region) -> int:
-    """Bytes that come back for a tile."""
-    return sum(
-        result.matrix.region_bytes(result.region(tile))
-        for result in work.results
-        if result.fate is Fate.RETURNED
-    )
 
 
 def _fits(layout: Layout, work: Work, able: Sequence[tuple[DeviceProfile, Holdings]]) -> bool:

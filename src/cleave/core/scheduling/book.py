@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Sequence
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 
 from cleave.core.matrix import Region
 from cleave.core.planning.cost import tile_cost
@@ -46,7 +46,7 @@ class Book:
         self.waiting: dict[int, Strip] = {}
         self.late: dict[int, Strip] = {}
         self.is_unsettled = False
-        self._deadlines: list[tuple[float, int, int]] = []  # when, device, task: one of a device
+        self._alarms: list[tuple[float, int]] = []  # when a device may be late; its own one counts
         self._rests: list[tuple[float, int]] = []
         self._next_task_id = 1
         self._n_works = 0
@@ -89,7 +89,8 @@ class Book:
         """Nobody shall work on it any more: taken out of queues, cancelled where it was sent."""
         for device_id in strip.sent_to:
             self.cancel(self.devices[device_id], strip)
-        self.dequeue(strip)
+        if strip.queued_on is not None:
+            self.dequeue(strip)
         task_id = strip.task_id
         del self.strips[task_id]
         strip.state.open.pop(task_id, None)
@@ -127,7 +128,8 @@ class Book:
         device.sent[strip.task_id] = sent
         strip.sent_to += (device.device_id,)
         if sent.deadline_s < device.alarm_s:
-            self._set_alarm(device, sent)
+            device.alarm_s = sent.deadline_s
+            heappush(self._alarms, (sent.deadline_s, device.device_id))
 
     def cancel(self, device: DeviceState, strip: Strip) -> None:
         """Tell a device to drop a task; it has the task until it answers."""
@@ -221,54 +223,38 @@ class Book:
                 self.revive(device)
 
     def next_deadline_s(self) -> float | None:
-        """When a task will be late or a rest over, or None."""
-        rest_s = self._rests[0][0] if self._rests else math.inf
-        deadlines = self._deadlines
-        while deadlines:
-            deadline_s, device_id, task_id = deadlines[0]
-            device = self.devices.get(device_id)
-            if device is None or device.alarm_s != deadline_s:
-                heappop(deadlines)
-                continue
-            sent = device.sent.get(task_id)
-            if sent is not None and sent.deadline_s == deadline_s and not sent.is_late:
-                return min(deadline_s, rest_s)
-            self._renew_alarm(device)
-        return rest_s if rest_s < math.inf else None
+        """When to look whether a task is late or a rest over, or None: in time, or too early."""
+        alarm_s = self._alarms[0][0] if self._alarms else math.inf
+        if self._rests and self._rests[0][0] < alarm_s:
+            return self._rests[0][0]
+        return alarm_s if alarm_s < math.inf else None
 
     def overdue(self) -> list[DeviceState]:
         """Devices that have not answered in time for a task, which are late from now on."""
         found: list[DeviceState] = []
-        while True:
-            deadline_s = self.next_deadline_s()
-            if deadline_s is None or deadline_s > self.now_s:
-                return found
-            device = self.devices[self._deadlines[0][1]]
-            for sent in device.sent.values():
-                if sent.deadline_s <= self.now_s and not sent.is_late:
-                    sent.is_late = True
-                    device.n_late += 1
-                    if not sent.is_cancelled:
-                        self.late[sent.strip.task_id] = sent.strip
-            self.is_unsettled = True
-            self._renew_alarm(device)
-            found.append(device)
-
-    def _set_alarm(self, device: DeviceState, sent: Sent) -> None:
-        device.alarm_s = sent.deadline_s
-        heappush(self._deadlines, (sent.deadline_s, device.device_id, sent.strip.task_id))
-
-    def _renew_alarm(self, device: DeviceState) -> None:
-        """The first of the deadlines is this device's and is none any more."""
-        due = [sent for sent in device.sent.values() if not sent.is_late]
-        if due:
-            first = min(due, key=lambda sent: sent.deadline_s)
-            device.alarm_s = first.deadline_s
-            entry = (first.deadline_s, device.device_id, first.strip.task_id)
-            heapreplace(self._deadlines, entry)
-        else:
+        while self._alarms and self._alarms[0][0] <= self.now_s:
+            alarm_s, device_id = heappop(self._alarms)
+            device = self.devices.get(device_id)
+            if device is None or device.alarm_s != alarm_s:
+                continue  # gone, or woken earlier
             device.alarm_s = math.inf
-            heappop(self._deadlines)
+            was_late = device.n_late
+            for sent in device.sent.values():
+                if sent.is_late:
+                    continue
+                if sent.deadline_s > self.now_s:
+                    device.alarm_s = min(device.alarm_s, sent.deadline_s)
+                    continue
+                sent.is_late = True
+                device.n_late += 1
+                if not sent.is_cancelled:
+                    self.late[sent.strip.task_id] = sent.strip
+            if device.alarm_s < math.inf:
+                heappush(self._alarms, (device.alarm_s, device_id))
+            if device.n_late > was_late:
+                self.is_unsettled = True
+                found.append(device)
+        return found
 
 
 def _key(strip: Strip) -> Key:

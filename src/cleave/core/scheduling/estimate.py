@@ -48,19 +48,17 @@ class Estimator:
     Attributes:
         profile: What was measured when it joined.
         planned: What plans are made with: the estimates of when they were last renewed.
-        drift: The larger factor by which the link, and arithmetic in the type seen last, differ
-            from what is planned with; 1 if they do not.
     """
 
     def __init__(self, profile: DeviceProfile) -> None:
         """Begin from what was measured when it joined."""
         self.profile = profile
         self.planned = profile
-        self.drift = 1.0
         self._flops_per_s = {
             dtype: _Rate(rate, rate) for dtype, rate in profile.flops_per_s.items()
         }
         self._link = _Rate(1.0, 1.0)  # seconds as a multiple of what the profile says
+        self._seen = self._link
         self._lateness = 1.0
         self._deviation = 1.0
 
@@ -100,14 +98,18 @@ class Estimator:
             )
             if link_s > 0:
                 link.now = _blend(link.now, link_s / planned_s)
-        drift, link_drift = rate.now / rate.planned, link.now / link.planned
-        self.drift = max(drift, 1 / drift, link_drift, 1 / link_drift)
+        self._seen = rate
+
+    @property
+    def drift(self) -> float:
+        """The larger factor by which the link, or the rate seen last, is off what is planned."""
+        drift, link_drift = self._seen.now / self._seen.planned, self._link.now / self._link.planned
+        return max(drift, 1 / drift, link_drift, 1 / link_drift)
 
     def renew(self) -> None:
         """Plan with the rates as they are known now."""
         for rate in (self._link, *self._flops_per_s.values()):
             rate.planned = rate.now
-        self.drift = 1.0
         self.planned = replace(
             self.planned,
             flops_per_s={dtype: rate.now for dtype, rate in self._flops_per_s.items()},
@@ -127,5 +129,9 @@ class Estimator:
 
 
 def _blend(old: float, new: float) -> float:
-    new = min(old * _CLAMP, max(old / _CLAMP, new))
-    return old + _WEIGHT * (new - old)
+    ratio = new / old
+    if ratio > _CLAMP:
+        ratio = _CLAMP
+    elif ratio < 1 / _CLAMP:
+        ratio = 1 / _CLAMP
+    return old * (1 - _WEIGHT + _WEIGHT * ratio)

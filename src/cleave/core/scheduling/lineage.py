@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from cleave.core.matrix import BlockRef, Region
+from cleave.core.matrix import Region
 from cleave.core.scheduling.book import Book
 from cleave.core.scheduling.placing import Placer
 from cleave.core.scheduling.state import DeviceState, Strip, WorkState
@@ -64,23 +64,6 @@ class Lineage:
                 strips += self._make_again(state, gone, device_id)
         return strips
 
-    def lost(self, device: DeviceState, blocks: Iterable[BlockRef]) -> list[Strip]:
-        """A device has lost blocks that it alone kept; strips that are to be placed."""
-        strips: list[Strip] = []
-        device_id = device.device_id
-        for block in blocks:
-            tensor_id = block.matrix.tensor_id
-            for state in tuple(self._book.works.values()):
-                if tensor_id in state.kept and tensor_id not in self._released:
-                    made = [r for r in state.work.results if r.matrix.tensor_id == tensor_id]
-                    gone = [
-                        tile
-                        for tile, holder in state.done.items()
-                        if holder == device_id and any(r.block(tile) == block for r in made)
-                    ]
-                    strips += self._make_again(state, gone, device_id)
-        return strips
-
     def _make_again(self, state: WorkState, gone: Sequence[Region], device_id: int) -> list[Strip]:
         if not gone or state.work_id not in self._book.works:
             return []
@@ -91,25 +74,14 @@ class Lineage:
         if state.is_final:
             self._give_up(state)
             return []
-        if state.submitted.pinned:
-            self._bind_again(state, gone, device_id)
-            return []
-        strips = [self._book.new_strip(state, tile) for tile in gone]
-        for strip in strips:
-            strip.is_again = True
-            strip.failed_on = frozenset({device_id})
-        return strips
-
-    def _bind_again(self, state: WorkState, gone: Sequence[Region], device_id: int) -> None:
-        """Do tiles of pinned work again, where their inputs are still kept there."""
-        producer = self._book.works.get(state.submitted.after[0])
-        device = self._book.devices.get(device_id)
-        if producer is None:
+        if not state.submitted.pinned:
+            strips = [self._book.new_strip(state, tile) for tile in gone]
+            for strip in strips:
+                strip.is_again = True
+            return strips
+        if state.submitted.after[0] not in self._book.works:
             self._give_up(state)
-        elif device is not None:
-            for tile in gone:
-                if producer.done.get(tile) == device_id:
-                    self._placer.bind(state, tile, device)
+        return []  # bound again where the producer's tile then lies
 
     def _give_up(self, state: WorkState) -> None:
         """What a work kept cannot be made again: what would read it fails, and so may the work."""

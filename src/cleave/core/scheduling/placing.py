@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace, nsmallest
 from itertools import chain
@@ -22,7 +23,6 @@ from cleave.core.work import TaskInput
 from cleave.errors import PlanError
 
 _LOOKED_AT = 2  # devices that are looked at for each that is chosen
-_MAX_LOOKS = 16  # for devices that overtake others, at a time
 _MAX_CUTS = 1  # rectangles that are cut anew at a time; strips of others are handed on as they are
 
 History = tuple[frozenset[int], int, bool]
@@ -252,27 +252,29 @@ class Placer:
         )
 
     def _overtake_late(self) -> None:
-        """Have strips that devices are late with done by others too: the first answer wins."""
-        chosen: dict[WorkState, list[DeviceState]] = {}  # each is given one, then chosen anew
-        n_looks = 0
+        """Have strips that devices are late with done by others too: the first answer wins.
+
+        Devices are looked for once per work, and given a strip each in turn.
+        """
+        chosen: dict[WorkState, deque[DeviceState]] = {}
         for strip in list(self._book.late.values()):
             if not self._is_abandoned(strip):
                 del self._book.late[strip.task_id]
                 continue
             state = strip.state
+            if state not in chosen:
+                chosen[state] = deque(self._soonest(state, (), strip.tile.area))
             barred = {*strip.failed_on, *strip.sent_to}
-            able = [d for d in chosen.get(state, ()) if d.device_id not in barred]
-            if not able and n_looks < _MAX_LOOKS:
-                n_looks += 1
-                able = self._soonest(state, barred, strip.tile.area)
-            if able:
+            device = next((d for d in chosen[state] if d.device_id not in barred), None)
+            if device is not None:
+                chosen[state].remove(device)
+                chosen[state].append(device)
                 strip.needs = state.needs(strip.tile)
-                strip.down_bytes = able[0].missing_bytes(strip.needs)
-                self._book.enqueue(able[0], strip)
-                chosen[state] = able[1:]
+                strip.down_bytes = device.missing_bytes(strip.needs)
+                self._book.enqueue(device, strip)
             elif self._host_may_do(state):
                 self._run_on_host(strip)
-        self._book.is_unsettled = n_looks == _MAX_LOOKS
+        self._book.is_unsettled = False
 
     def _without_device(self, strip: Strip) -> None:
         state = strip.state

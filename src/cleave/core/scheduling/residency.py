@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -73,7 +74,7 @@ class Ledger:
     def __init__(self, budget_bytes: int) -> None:
         """Begin with nothing held."""
         self.budget_bytes = budget_bytes
-        self._held: dict[int, _Held] = {}
+        self._held: OrderedDict[int, _Held] = OrderedDict()
         self._of_matrix: dict[int, list[_Held]] = {}
         self._loads: dict[int, _Load] = {}
         self._next_handle = 1
@@ -84,6 +85,10 @@ class Ledger:
     def used_bytes(self) -> int:
         """Blocks held, and outputs and workspace of the tasks in flight."""
         return self.held_bytes + self._passing_bytes
+
+    def holds_any(self, matrix: Matrix) -> bool:
+        """Whether any of it is there."""
+        return matrix.tensor_id in self._of_matrix
 
     def missing_bytes(self, matrix: Matrix, view: Region) -> int:
         """Bytes that would travel if a task read ``view`` now."""
@@ -135,7 +140,7 @@ class Ledger:
         output_handles = self._output_handles(outputs, used) if kept else (0,) * len(outputs)
         for held in used:
             held.users += 1
-            self._held[held.handle] = self._held.pop(held.handle)
+            self._held.move_to_end(held.handle)
         self._passing_bytes += passing_bytes
         self._loads[task_id] = _Load(tuple(used), passing_bytes)
         return Loading(
@@ -187,16 +192,16 @@ class Ledger:
                 dropped.append(held.handle)
         return tuple(dropped)
 
-    def forget(self, handles: Iterable[int]) -> list[BlockRef]:
-        """The device says that it does not hold these blocks; those that were kept there alone."""
-        lost: list[BlockRef] = []
-        for handle in handles:
-            held = self._held.get(handle)
-            if held is not None:
+    def forget(self, handles: Iterable[int]) -> bool:
+        """The device says that it does not hold these blocks; whether others can be sent for all.
+
+        What is made there is nowhere else, and so stays in the book.
+        """
+        disowned = [self._held[handle] for handle in handles if handle in self._held]
+        for held in disowned:
+            if not held.is_output:
                 self._forget(held)
-                if held.is_pinned:
-                    lost.append(held.block)
-        return lost
+        return not any(held.is_output for held in disowned)
 
     def limit(self, budget_bytes: int) -> tuple[int, ...]:
         """Hold no more than this from now on, if no task is in flight; the blocks to drop."""

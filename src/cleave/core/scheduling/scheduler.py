@@ -259,7 +259,9 @@ class Scheduler:
         device, sent = self._ended(event.device_id, event.task_id, refused=True)
         if device is None:
             return
-        lost = self._lineage.lost(device, device.ledger.forget(event.missing))
+        if not device.ledger.forget(event.missing):
+            reason = "it lost results that it was to keep"
+            self._book.commands.append(CloseDevice(device.device_id, reason))
         if sent is not None and not sent.is_cancelled:
             sent.strip.refusals += 1
             if sent.strip.refusals > self.settings.max_refusals:
@@ -269,7 +271,6 @@ class Scheduler:
                 self._place_again(device, sent.strip, self._without_memory(device))
             else:
                 self._place_again(device, sent.strip, is_same=True)
-        self._placer.place(lost)
 
     def _without_memory(self, device: DeviceState) -> bool:
         """A device has less memory than it says; whether it may take the same strip later.

@@ -205,7 +205,7 @@ class DeviceState:
         sent: Tasks it has.
         n_late: How many of those are late.
         busy_until_s: When it should be done with those.
-        alarm_s: It stands in the book's deadlines with this time; infinity if it does not.
+        alarm_s: When the book looks whether it is late; infinity if it has nothing.
         behind_s: It stands among those to steal from with this time; infinity if it does not.
         paused: Why its owner comes first at the moment, or None.
         resting_until_s: After failures it is given nothing until then.
