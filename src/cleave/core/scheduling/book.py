@@ -13,7 +13,13 @@ from heapq import heappop, heappush
 
 from cleave.core.matrix import Region
 from cleave.core.planning.cost import tile_cost
-from cleave.core.scheduling.events import CancelTask, Command, DropBlocks, WorkSubmitted
+from cleave.core.scheduling.events import (
+    CancelTask,
+    CloseDevice,
+    Command,
+    DropBlocks,
+    WorkSubmitted,
+)
 from cleave.core.scheduling.residency import Need
 from cleave.core.scheduling.state import DeviceState, Key, Sent, Strip, WorkState
 
@@ -205,6 +211,11 @@ class Book:
         self.ready.pop(device.device_id, None)
         self.is_unsettled = True
         return [strip for strip in lost if not strip.is_placed]
+
+    def part_with(self, device: DeviceState, reason: str) -> None:
+        """Give a device nothing more, and have it closed."""
+        device.is_closing = True
+        self.commands.append(CloseDevice(device.device_id, reason))
 
     def rest(self, device: DeviceState, rest_s: float) -> None:
         """Give a device nothing for a while."""

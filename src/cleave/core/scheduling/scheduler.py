@@ -11,7 +11,6 @@ from cleave.core.scheduling.dispatch import Dispatcher
 from cleave.core.scheduling.estimate import Estimator
 from cleave.core.scheduling.events import (
     AcceptResult,
-    CloseDevice,
     Command,
     CompleteWork,
     DeadlinePassed,
@@ -260,8 +259,7 @@ class Scheduler:
         if device is None:
             return
         if not device.ledger.forget(event.missing):
-            reason = "it lost results that it was to keep"
-            self._book.commands.append(CloseDevice(device.device_id, reason))
+            self._book.part_with(device, "it lost results that it was to keep")
         if sent is not None and not sent.is_cancelled:
             sent.strip.refusals += 1
             if sent.strip.refusals > self.settings.max_refusals:
@@ -309,13 +307,8 @@ class Scheduler:
             self._placer.give_up(device, sent.strip)
         self._placer.place(self._book.take_queue(device))
         if device.failures_in_row >= self.settings.max_failures_in_row:
-            self._book.commands.append(
-                CloseDevice(
-                    device.device_id,
-                    f"{device.failures_in_row} tasks failed one after the other, "
-                    f"the last with: {error}",
-                )
-            )
+            tasks = f"{device.failures_in_row} tasks failed one after the other"
+            self._book.part_with(device, f"{tasks}, the last with: {error}")
 
     def _cancelled(self, event: TaskCancelled) -> None:
         device, sent = self._ended(event.device_id, event.task_id)

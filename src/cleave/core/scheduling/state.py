@@ -212,6 +212,7 @@ class DeviceState:
         failures_in_row: Failures since the last success.
         failure: What the last of them was.
         is_full: It refused a task for lack of memory; no more until one ends.
+        is_closing: It is about to be closed; it is given nothing more.
         tally: What it has done.
     """
 
@@ -230,11 +231,13 @@ class DeviceState:
     failures_in_row: int = 0
     failure: str = ""
     is_full: bool = False
+    is_closing: bool = False
     tally: Tally = field(default_factory=Tally)
 
     def is_available(self, now_s: float) -> bool:
         """Whether it may be given tasks now."""
-        return not self.n_late and self.paused is None and self.resting_until_s <= now_s
+        is_free = not self.n_late and self.paused is None and not self.is_closing
+        return is_free and self.resting_until_s <= now_s
 
     def can_run(self, state: WorkState) -> bool:
         """Whether it has the ops and the element type."""
