@@ -15,6 +15,7 @@ from cleave.core.device import HOURS_PER_DAY
 from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType
 from cleave.core.step.batch import Batch
+from cleave.core.step.gains import line_seconds
 from cleave.core.step.model import ModelShape
 from cleave.core.step.plan import Alternative, Bottleneck, FamilyPlan, Gain, HostNeeds, StepPlan
 
@@ -293,7 +294,7 @@ def _kinds(best: FamilyPlan, question: Question) -> tuple[KindFacts, ...]:
     fleet, loads, used = question.fleet, best.loads, best.loads.is_used
     devices = fleet.devices
     names = np.array([device.kind or "device" for device in devices])
-    down_s, up_s = _line_seconds(best, fleet)
+    down_s, up_s = line_seconds(best.loads, fleet)
     rates = np.array([device.flops_per_s.get(question.batch.wire, np.inf) for device in devices])
     lent = np.array([device.memory_bytes for device in devices], dtype=np.float64)
     hours = np.array([device.caps.hours_per_day for device in devices])
@@ -334,29 +335,6 @@ def _kinds(best: FamilyPlan, question: Question) -> tuple[KindFacts, ...]:
         )
         found.append(facts)
     return tuple(sorted(found, key=lambda facts: -facts.work_share))
-
-
-def _line_seconds(best: FamilyPlan, fleet: Fleet) -> tuple[Floats, Floats]:
-    """Seconds that each device's downlink and uplink, or the line that it shares, are busy."""
-    place = {site.site_id: i for i, site in enumerate(fleet.sites, 1)}
-    site = np.array([place.get(device.site_id, 0) for device in fleet.devices], dtype=np.int64)
-
-    def seconds(n_bytes: Floats, own: list[float], shared: list[float]) -> Floats:
-        at_site = np.bincount(site, weights=n_bytes, minlength=len(shared) + 1)
-        return np.maximum(n_bytes / own, (at_site / [np.inf, *shared])[site])
-
-    return (
-        seconds(
-            best.loads.down_bytes,
-            [device.downlink_bytes_per_s for device in fleet.devices],
-            [each.downlink_bytes_per_s for each in fleet.sites],
-        ),
-        seconds(
-            best.loads.up_bytes,
-            [device.uplink_bytes_per_s for device in fleet.devices],
-            [each.uplink_bytes_per_s for each in fleet.sites],
-        ),
-    )
 
 
 def _left_out(best: FamilyPlan, fleet: Fleet) -> tuple[LeftOut, ...]:

@@ -167,6 +167,16 @@ class Tiler:
             self.arrays, loads.down_bytes[able], loads.up_bytes[able], loads.flops[able]
         )
 
+    def busy_s(self, loads: Loads) -> float:
+        """How long the busiest device, line or way of the server is busy; round trips are not."""
+        able, no_trips = self._able, np.zeros(len(self.arrays))
+        return finish_s(
+            replace(self.arrays, latency_s=no_trips),
+            loads.down_bytes[able],
+            loads.up_bytes[able],
+            loads.flops[able],
+        )
+
     def left_out(self, tiling: Tiling) -> tuple[tuple[int, str], ...]:
         """Devices that get nothing of a cut, and why."""
         rectangle = tiling.rectangle
