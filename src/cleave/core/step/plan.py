@@ -52,8 +52,8 @@ class Part:
         how: In which form: ``"block"``, ``"ksplit 8"``, ``"grid"``, ``"host"``.
         seconds: Makespan of doing it once.
         bound_s: What no plan of its kind can beat, for doing it once.
-        busy_s: Of ``seconds``, those of its busiest device, line or way of the server: in the
-            others all wait, for each other or for a round trip.
+        busy_s: Of ``seconds``, those in which its devices are busy on average, or the server if
+            that is longer; in the others they wait, for each other or for a round trip.
         server_s: How long the server takes to send all its bytes, and to receive them.
         form: What a tile of it costs, where it is one rectangle.
         sides: Rows and columns of that rectangle.
@@ -134,8 +134,8 @@ class Bottleneck:
             ``"server ingress"`` or ``"host"``.
         kind: Of which devices; empty for the server and the host.
         busy_share: Of the step, averaged over those devices.
-        wait_share: Of the step, in which even the busiest idles, as sequences and devices wait for
-            each other or for round trips.
+        wait_share: Of the step, in which devices wait for each other or for round trips, on
+            average, and not for the server.
         host_share: Of the step, in which devices wait for the host.
     """
 
@@ -153,8 +153,8 @@ class Gain:
     Attributes:
         resource: As of `Bottleneck`, or ``"memory"``.
         kind: Of which devices; empty for the server and the host.
-        step_s_gain: Relative change of the step's time per relative change of the resource: with
-            -0.6, 10 % more of it makes the step 6 % shorter.
+        step_s_gain: Relative change of the step's lower bound per relative change of the resource:
+            with -0.6, 10 % more of it makes the bound 6 % shorter.
     """
 
     resource: str
