@@ -130,7 +130,11 @@ def _around(facts: PlanFacts) -> Iterator[tuple[str, str]]:
         f"sends {units.format_bytes(facts.server_egress_bytes)}, receives "
         f"{units.format_bytes(facts.server_ingress_bytes)} a step"
         + (f", {units.format_bytes(facts.resident_bytes)} once" if facts.resident_bytes else "")
-        + (f"; its {facts.server_limit} is full with about {full:,} devices" if full else ""),
+        + (
+            f"; its {facts.server_limit} is full with about {units.format_number(full, 'device')}"
+            if full
+            else ""
+        ),
     )
     yield (
         "A100",
