@@ -93,7 +93,16 @@ def test_sizes_are_printed_short(n_bytes: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0123, "12 ms"), (1.0, "1.0 s"), (59.96, "1:00"), (185, "3:05"), (7200, "2:00:00")],
+    [
+        (0.0123, "12 ms"),
+        (1.0, "1.0 s"),
+        (59.96, "1 min"),
+        (185, "3 min 5 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.5, "1 h"),
+        (3937, "1 h 6 min"),
+        (7200, "2 h"),
+    ],
 )
 def test_times_are_printed_short(seconds: float, text: str) -> None:
     assert units.format_seconds(seconds) == text
@@ -129,10 +138,26 @@ def test_money_has_three_digits(usd: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("days", "text"), [(1.9, "45:36:00"), (2, "2 days"), (12.3, "12 days"), (1461, "4 years")]
+    ("days", "text"), [(1.9, "45 h 36 min"), (2, "2 days"), (12.3, "12 days"), (1461, "4 years")]
 )
 def test_long_times_are_days_and_years(days: float, text: str) -> None:
     assert units.format_seconds(days * 86_400) == text
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"),
+    [(1.284, "1.28"), (1.996, "2.0"), (3.72, "3.7"), (33.62, "34"), (1234.5, "1,234")],
+)
+def test_factors_have_no_more_digits_than_they_are_good_for(factor: float, text: str) -> None:
+    assert units.format_factor(factor) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 desktops"), (1, "1 desktop"), (6, "6 desktops"), (1234, "1,234 desktops")],
+)
+def test_things_are_counted_in_the_singular_and_the_plural(count: int, text: str) -> None:
+    assert units.format_number(count, "desktop") == text
 
 
 def test_rates_are_printed_in_bits_and_arithmetic_in_flops() -> None:

@@ -10,7 +10,16 @@ class ConfigError(CleaveError):
 
 
 class PlanError(CleaveError):
-    """Work cannot be cut so that it fits the devices."""
+    """Work cannot be cut so that it fits the devices.
+
+    Attributes:
+        fact: What does not fit.
+    """
+
+    def __init__(self, fact: str, remedy: str = "") -> None:
+        """Keep the fact; the text says both."""
+        self.fact = fact
+        super().__init__(f"{fact}: {remedy}" if remedy else fact)
 
 
 class ProgramError(CleaveError):

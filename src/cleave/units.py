@@ -14,7 +14,7 @@ _NUMBER = r"\s*(\d{1,30}(?:\.\d+)?)\s*"  # more digits would be infinite as a fl
 _SIZE = re.compile(_NUMBER + r"([kmgt]i?)?b?\s*", re.IGNORECASE)
 _TIMES_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _TIME = re.compile(_NUMBER + r"(us|ms|s|min|h)\s*")
-_DAY_S, _YEAR_S = 86_400.0, 365.25 * 86_400.0
+_HOUR_S, _DAY_S, _YEAR_S = 3600, 86_400.0, 365.25 * 86_400.0
 _FLOPS_PER_S = re.compile(_NUMBER + r"([kmgtp])?flops?(?:\s*/\s*s)?\s*", re.IGNORECASE)
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _COUNT = re.compile(_NUMBER + r"([kmbt])?\s*", re.IGNORECASE)
@@ -108,6 +108,17 @@ def format_count(count: float) -> str:
     return _scaled(count, "", "kMBT").rstrip()
 
 
+def format_number(count: int, thing: str) -> str:
+    """How many of a thing: ``"1 device"``, ``"1,024 devices"``."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def format_factor(factor: float) -> str:
+    """How many times: ``"1.28"``, ``"3.7"``, ``"34"``."""
+    n_decimals = 2 if factor < 1.995 else 1 if factor < 9.95 else 0
+    return f"{factor:,.{n_decimals}f}"
+
+
 def format_usd(usd: float) -> str:
     """An amount of money: ``"$0.05"``, ``"$12"``, ``"$31,000"``, to three digits at most."""
     if usd < 9.995:
@@ -117,7 +128,7 @@ def format_usd(usd: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A time: ``"12 ms"``, ``"1.2 s"``, ``"3:05"``, ``"2:00:00"``, ``"12 days"``, ``"3 years"``."""
+    """A time: ``"12 ms"``, ``"1.2 s"``, ``"3 min 5 s"``, ``"2 h 8 min"``, ``"12 days"``."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
@@ -126,9 +137,11 @@ def format_seconds(seconds: float) -> str:
         return f"{format_count(seconds / _YEAR_S)} years"
     if seconds >= 2 * _DAY_S:
         return f"{_short(seconds / _DAY_S)} days"
-    minutes, left = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
+    large, small, n_small = "min", "s", round(seconds)
+    if n_small >= _HOUR_S:
+        large, small, n_small = "h", "min", round(seconds / 60)
+    n_large, n_small = divmod(n_small, 60)
+    return f"{n_large} {large} {n_small} {small}" if n_small else f"{n_large} {large}"
 
 
 def _scaled(value: float, unit: str, prefixes: str = "kMGTPE") -> str:

@@ -130,7 +130,10 @@ def test_what_is_wrong_with_the_file_its_server_or_sites(
         ("up = '-1Mbit/s'", "up: '-1Mbit/s' is not a rate"),
         ("up = '900Tbit/s'", r"up is '900Tbit/s', expected .* at most 80Tbit/s"),
         ("latency = '10'", "latency: '10' is not a time: write it like 10ms"),
-        ("latency = '2h'", "latency is '2h', expected .* at most 1min"),
+        (
+            "latency = '2h'",
+            "latency is '2h', expected a text like \"10ms\", 0 or more and at most 1min",
+        ),
         ("memory = '0'", "memory is '0', expected a text like \"8GB\", above 0"),
         ("memory = '9000TB'", "memory is '9000TB', expected"),
         ("flops = '2T'", "flops: '2T' is not a rate of arithmetic: write it like 2TFLOP/s"),
@@ -138,6 +141,7 @@ def test_what_is_wrong_with_the_file_its_server_or_sites(
         ("flops_16bit = nan", "flops_16bit is nan, expected a text like"),
         ("model = 'RTX'", "model: 'RTX' is more than one device: did you mean Gaming laptop"),
         ("link = 'lann'", "link: 'lann' is no link"),
+        ("link = 'lan'", "link: 'lan' is no link: did you mean lan-gigabit"),
         ("site = 'lab'", "site is 'lab', expected none: there are none"),
         ("gb_per_month = 0", "gb_per_month is 0, expected a number like 300, above 0"),
         ("gb_per_month = nan", "gb_per_month is nan, expected a number"),
@@ -195,6 +199,23 @@ def test_a_site_that_is_misspelt_is_answered_with_the_nearest(tmp_path: Path) ->
     text = "[[site]]\nname = 'home'\ndown = '1MB/s'\nup = '1MB/s'\n" + PC + "site = 'hone'\n"
     with pytest.raises(ConfigError, match="site is 'hone', expected one of home"):
         read(tmp_path, text)
+
+
+def test_a_site_that_no_device_uses_is_refused(tmp_path: Path) -> None:
+    site = "[[site]]\nname = '{}'\ndown = '1MB/s'\nup = '1MB/s'\n"
+    text = site.format("home") + site.format("lab") + PC + "site = 'home'\n"
+    with pytest.raises(
+        ConfigError, match=r"\[\[site\]\] 2: name is 'lab', expected the site of a device"
+    ):
+        read(tmp_path, text)
+
+
+def test_a_kind_is_any_text_where_figures_say_what_it_is(tmp_path: Path) -> None:
+    assert read(tmp_path, PC + "kind = 'toaster'\n").devices[0].kind == "toaster"
+
+
+def test_no_latency_is_a_latency(tmp_path: Path) -> None:
+    assert read(tmp_path, PC + "latency = '0ms'\n").devices[0].latency_s == 0
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

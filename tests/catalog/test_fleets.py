@@ -106,7 +106,10 @@ def test_homes_put_around_a_fleet_keep_its_devices() -> None:
         (lambda: fleets.draw(2, "fridges"), "'fridges' is no device"),
         (lambda: fleets.draw(2, "phones", home_sizes=(0, 1)), r"home_sizes is \(0, 1\)"),
         (lambda: fleets.draw(2, "phones", home_sizes=()), r"home_sizes is \(\)"),
-        (lambda: fleets.preset("lab13"), "'lab13' is no preset: did you mean lab12"),
+        (
+            lambda: fleets.preset("lab13"),
+            "'lab13' is neither a preset nor a file: did you mean lab12",
+        ),
     ],
 )
 def test_what_is_no_fleet_is_refused(make: Callable[[], Fleet], message: str) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from cleave.catalog.hf_config import KINDS, shape_of_config
+from cleave.core.step.batch import Batch
 from cleave.errors import ConfigError
 
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
@@ -25,6 +26,24 @@ def test_a_shape_has_the_parameters_of_the_model_that_is_built(model_type: str) 
     assert shape.parameters == pytest.approx(model.num_parameters(), rel=0.03)
 
 
+# Mixtral's experts are one tensor each in transformers 5, no layers that adapters could go to.
+@pytest.mark.parametrize("model_type", sorted(KINDS.keys() - {"mixtral"}))
+def test_adapters_are_those_of_the_linear_layers_that_are_built(model_type: str) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(model_type)
+    shape = shape_of_config(config.to_dict(), model_type)
+    with torch.device("meta"):
+        pooling = {} if shape.vocab else {"add_pooling_layer": False}
+        model = transformers.AutoModel.from_config(config, **pooling)
+    sides = sum(
+        sum(layer.weight.shape)
+        for name, layer in model.named_modules()
+        if type(layer).__name__ in {"Linear", "Conv1D"} and "pooler" not in name
+    )
+    assert Batch(tokens=1, length=1, lora_rank=1).trained_parameters(shape) == sides
+
+
 def test_what_the_file_leaves_out_is_what_transformers_takes() -> None:
     shape = shape_of_config(GPT2, "small")
     assert shape.ffn_hidden == 256  # four times as wide as the layers
@@ -35,9 +54,12 @@ def test_what_the_file_leaves_out_is_what_transformers_takes() -> None:
     assert not shape_of_config({**GPT2, "tie_word_embeddings": False}, "small").is_tied
 
 
-def test_a_sequence_is_as_long_as_the_model_takes_and_4096_at_most() -> None:
-    assert shape_of_config({**GPT2, "n_positions": 1024}, "small").default_length == 1024
-    assert shape_of_config({**GPT2, "n_positions": 131072}, "small").default_length == 4096
+def test_a_sequence_is_as_long_as_the_model_takes_and_4096_unless_more_is_asked_for() -> None:
+    short = shape_of_config({**GPT2, "n_positions": 1024}, "small")
+    assert (short.default_length, short.max_length) == (1024, 1024)
+    long = shape_of_config({**GPT2, "n_positions": 131072}, "small")
+    assert (long.default_length, long.max_length) == (4096, 131072)
+    assert shape_of_config(GPT2, "small").max_length is None
 
 
 @pytest.mark.parametrize(
@@ -51,6 +73,10 @@ def test_a_sequence_is_as_long_as_the_model_takes_and_4096_at_most() -> None:
         ({"n_layer": 10**9}, "x: n_layer is 1000000000, expected .* below 100,000,000"),
         ({"n_layer": True}, "x: n_layer is True"),
         ({"n_head": 5}, "x: 5 heads do not divide the hidden size 64"),
+        (
+            {"num_key_value_heads": 3},
+            "x: num_key_value_heads is 3, expected a number that divides the 4 heads",
+        ),
         ({"model_type": "gpt_2"}, "x: model_type is 'gpt_2', expected one of gpt2"),
         ({"model_type": None}, "x: model_type is None, expected one of llama, mistral"),
         ({"model_type": ["gpt2"]}, r"x: model_type is \['gpt2'\]"),

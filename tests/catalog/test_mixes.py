@@ -18,8 +18,9 @@ def test_parts_are_kinds_or_devices_with_weights() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "mix: '' is no device"),
-        ("phones,", "mix: '' is no device"),
+        ("", "mix: '' names no device: write it like phones:3,laptops:1"),
+        ("phones,", "mix: '' names no device"),
+        (":3", "mix: ':3' names no device"),
         ("fridges", "mix: 'fridges' is no device.*kinds are phone, tablet"),
         ("phones:0", "the weight of 'phones' is '0', expected a number above 0"),
         ("phones:-1", "the weight of 'phones' is '-1'"),

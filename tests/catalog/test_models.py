@@ -46,6 +46,7 @@ def test_llama_2_70b_is_as_published() -> None:
         vocab=32000,
         is_gated=True,
         default_length=4096,
+        max_length=4096,
     )
 
 
@@ -65,8 +66,32 @@ def test_all_rows_have_a_shape_or_a_reason() -> None:
         model_shape("opt-350m")
 
 
+def test_gpt2_is_the_smallest_as_its_publisher_names_it() -> None:
+    assert model_shape("GPT2") == model_shape("gpt2-small")
+
+
+def test_what_is_no_model_may_have_been_meant_as_a_file() -> None:
+    name = "meta-llama/Llama-2-7b-hf"
+    with pytest.raises(
+        ConfigError, match=f"'{name}' is neither a known model nor a file: did you mean llama-2-7b"
+    ):
+        model_shape(name)
+
+
+def test_a_model_says_how_long_a_sequence_it_takes() -> None:
+    assert (model_shape("gpt2-small").max_length, model_shape("gpt2-small").default_length) == (
+        1024,
+        1024,
+    )
+    llama = model_shape("llama-3.2-1b")
+    assert (llama.max_length, llama.default_length) == (131_072, 8192)
+
+
 def test_a_slip_in_a_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="'llama2-7b' is no model: did you mean llama-2-7b"):
+    with pytest.raises(
+        ConfigError,
+        match="'llama2-7b' is neither a known model nor a file: did you mean llama-2-7b",
+    ):
         model_shape("llama2-7b")
 
 

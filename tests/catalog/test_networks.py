@@ -34,6 +34,12 @@ def test_every_kind_has_links_that_are_in_the_table(who: str) -> None:
     assert sum(shares) == pytest.approx(1)
 
 
+def test_a_link_is_named_in_full() -> None:
+    assert link("LAN-gigabit").name == "lan-gigabit"
+    with pytest.raises(ConfigError, match="'lan' is no link: did you mean lan-gigabit"):
+        link("lan")
+
+
 def test_who_has_no_links_is_named() -> None:
     with pytest.raises(ConfigError, match="no links are known for 'fridge'"):
         mix("fridge")

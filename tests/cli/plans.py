@@ -97,7 +97,9 @@ def step_plan(**changes: object) -> StepPlan:
             Alternative(family="ksplit", step_s=12.5, reason="1.25 times as long"),
             Alternative(family="grid", step_s=None, reason="no device can hold a layer"),
         ),
-        "bottleneck": Bottleneck(resource="uplink", kind="laptop", busy_share=0.4),
+        "bottleneck": Bottleneck(
+            resource="uplink", kind="laptop", busy_share=0.6, wait_share=0.1, host_share=0.2
+        ),
         "gains": (Gain(resource="uplink", kind="laptop", step_s_gain=-0.6),),
         "host": HostNeeds(
             weights_bytes=1e3,

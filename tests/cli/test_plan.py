@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from cleave.catalog.fleets import PRESETS
 from cleave.cli.main import app
+from cleave.cli.plan_today import RUN_TODAY
 from cleave.errors import ConfigError, PlanError
 
 ROOT = Path(__file__).parents[2]
@@ -151,11 +152,17 @@ def test_the_price_and_the_server_can_be_said() -> None:
     ("arguments", "text"),
     [
         (("--model", "lama-7b"), "did you mean llama-2-7b"),
+        (("--model", "models/mine"), "'models/mine' is neither a known model nor a file"),
+        (("--model", ""), "'' is neither a known model nor a file"),
         (("--model", "nowhere/config.json"), "cannot be read"),
-        (("--tokens", "5000", "--length", "1024"), "use 5120 tokens"),
+        (("--tokens", "5000", "--length", "1024"), "use 4096 or 5120 tokens"),
         (("--tokens", "many"), "'many' is not a count"),
         (("--fleet", "lab12", "--devices", "8"), "are two fleets"),
         (("--fleet", "lab13"), "did you mean lab12"),
+        (("--fleet", ""), "'' is neither a preset nor a file: there are lab12"),
+        (("--devices", "8", "--mix", ""), "mix: '' names no device: write it like phones:3"),
+        (("--seed", "3"), "--seed 3 is that of a draw: add --devices N"),
+        (("--lora", "4000"), "lora_rank is 4000, expected at most 512"),
         (("--fleet", "nowhere.toml"), "cannot be read"),
         (("--mix", "phones"), "add --devices N"),
         (("--devices", "8", "--mix", "toasters"), "toasters"),
@@ -170,8 +177,42 @@ def test_a_wrong_question_is_answered_with_what_to_write(
         plan(*arguments)
 
 
+@pytest.mark.parametrize("wire", ["BF16", "Bf16"])
+def test_an_element_type_may_be_written_in_any_case(wire: str) -> None:
+    assert planned(*LAB, "--wire", wire)["wire"] == "bf16"
+
+
+def test_one_device_is_not_devices() -> None:
+    one = ("--devices", "1", "--mix", "laptops", "--server-memory", "1TB")
+    assert planned(*SMALL, *one)["fleet"] == "1 device drawn from laptops"
+
+
+def test_the_length_that_is_taken_stands_beside_the_one_that_the_model_takes() -> None:
+    words = " ".join(plan("--model", "smollm2-135m", "--fleet", "lab12").split())
+    assert "64 sequences of 2,048 (the model takes 8,192), bf16" in words
+    assert "(the model takes" not in plan(*LAB)
+    found = planned(*LAB, "--length", "2048")
+    assert found["max_length"] == 1024
+    assert (
+        "Sequences of 2,048 tokens are longer than the 1,024 that gpt2-small takes."
+        in (found["warnings"])
+    )
+
+
+def test_what_runs_today_stands_beside_a_forecast() -> None:
+    found = planned(*LAB)
+    today = found["today"]
+    assert found["family"] == "grid"
+    assert today["family"] in {"block", "ksplit", "mixed"}
+    runnable = [each["step_s"] for each in found["alternatives"] if each["family"] in RUN_TODAY]
+    assert today["step_s"] == min(runnable)
+    assert today["tokens_per_s"] == pytest.approx(found["tokens"] / today["step_s"])
+    assert today["run_s"] == pytest.approx(found["run"]["n_steps"] * today["step_s"])
+    assert not [each for each in found["warnings"] if "does not run" in each]
+
+
 def test_a_host_that_is_too_small_is_told_what_would_do() -> None:
     with pytest.raises(PlanError) as refusal:
         plan("--model", "llama-2-7b", "--fleet", "lab12", "--server-memory", "64GB")
-    for remedy in ("a host with more memory", "LoRA"):
+    for remedy in ("a host with more memory (--server-memory)", "LoRA adapters alone (--lora)"):
         assert remedy in str(refusal.value)

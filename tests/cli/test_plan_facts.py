@@ -7,6 +7,7 @@ from tests.cli.plans import FLEET, MODEL, QUESTION, device, step_plan
 
 from cleave.catalog.gpus import gpu
 from cleave.cli.plan_facts import LeftOut, PlanFacts, Question, plan_facts
+from cleave.cli.plan_today import Today
 from cleave.cli.plan_warnings import warnings
 from cleave.core.device import Caps
 from cleave.core.fleet import Fleet
@@ -149,11 +150,11 @@ def test_a_plan_that_nothing_speaks_against_has_no_warnings() -> None:
         ({"host_alone_s": 9.0}, "The host alone takes 9.0 s a step"),
         ({"a100_step_s": 5.0}, "One rented A100 takes 5.0 s a step, $0.00 for the run"),
         ({"a100_step_s": 5.0, "a100_count": 3}, "3 rented A100s take 5.0 s a step"),
-        ({"family": "grid"}, "does not run grid plans yet; the fastest that it does run is ksplit"),
         (
-            {"family": "grid", "host_alone_s": 10.5},
-            "Until it does, the host alone is quicker: 10.5 s a step",
+            {"length": 32, "max_length": 16},
+            "Sequences of 32 tokens are longer than the 16 that tiny",
         ),
+        ({"left_out": (LeftOut("phone", 2, "slow"),)}, "Left out: 2 phones; the first: slow."),
         (
             {"step_s": 4 * 3600.0},
             "A step takes longer than devices are there: a phone 2.0 h a day.",
@@ -164,6 +165,29 @@ def test_a_plan_that_nothing_speaks_against_has_no_warnings() -> None:
 )
 def test_a_bad_idea_is_said(changes: dict[str, object], text: str) -> None:
     assert text in " ".join(warnings(replace(facts(), **changes)))  # type: ignore[arg-type]
+
+
+def test_what_runs_today_is_the_plan_itself_or_the_quickest_that_does() -> None:
+    found = facts()
+    assert found.today == Today(
+        family="block", step_s=10, tokens_per_s=6.4, run_s=2000, is_estimate=False
+    )
+    assert not found.is_forecast
+    plan = step_plan()
+    grid = replace(plan, best=replace(plan.best, family="grid"))
+    forecast = facts(grid)
+    assert forecast.is_forecast
+    assert forecast.today == Today(
+        family="ksplit", step_s=12.5, tokens_per_s=64 / 12.5, run_s=2500, is_estimate=False
+    )
+    nothing = facts(replace(grid, alternatives=()))
+    assert nothing.today is None
+    assert nothing.is_forecast
+
+
+def test_of_a_forecast_the_host_alone_is_told_beside_what_runs_today() -> None:
+    forecast = replace(facts(), today=None, host_alone_s=9.0)
+    assert "The host alone" not in " ".join(warnings(forecast))
 
 
 def test_traffic_that_costs_more_than_renting_is_said() -> None:

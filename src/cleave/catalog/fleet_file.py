@@ -55,7 +55,8 @@ def read_fleet(path: str | Path) -> Fleet:
     server_table = root.table("server")
     server = _server(server_table) if server_table else Server()
     sites: dict[str, Site] = {}
-    for i, table in enumerate(root.tables("site"), 1):
+    site_tables = root.tables("site")
+    for i, table in enumerate(site_tables, 1):
         site = _site(table, i)
         if site.name in sites:
             table.refuse("name", "a name that no other site has")
@@ -66,6 +67,10 @@ def read_fleet(path: str | Path) -> Fleet:
     root.close()
     if not devices:
         raise ConfigError(f"{file}: has no device: add a table [[device]]")
+    used = {device.site_id for device in devices}
+    for site, table in zip(sites.values(), site_tables, strict=True):
+        if site.site_id not in used:
+            table.refuse("name", "the site of a device: say it there, or leave this table out")
     return Fleet(tuple(devices), tuple(sites.values()), server)
 
 

@@ -139,7 +139,7 @@ def preset(name: str) -> Fleet:
     Raises:
         ConfigError: If there is no such preset.
     """
-    return PRESETS[find("preset", name, PRESETS)].build()
+    return PRESETS[find("preset", name, PRESETS, none="neither a preset nor a file")].build()
 
 
 def _lab12() -> Fleet:

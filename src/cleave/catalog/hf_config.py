@@ -32,6 +32,8 @@ class _Kind:
     is_causal: bool = True
     has_vocab: bool = True
     ffn_factor: int | None = None  # times hidden, where the file does not say
+    is_qkv_fused: bool = False
+    is_gate_fused: bool = False
     n_special_patches: int = 0
     has_experts: bool = False
 
@@ -46,15 +48,15 @@ KINDS: Mapping[str, _Kind] = {
     "qwen2": _GATED,
     "qwen3": _GATED,
     "olmo2": _GATED,
-    "phi3": _GATED,
+    "phi3": _Kind(is_gated=True, is_qkv_fused=True, is_gate_fused=True),
     "gemma": _GATED_TIED,
     "gemma2": _GATED_TIED,
     "smollm3": _GATED_TIED,
     "opt": _Kind(is_tied=True),
-    "gpt2": _Kind(is_tied=True, ffn_factor=4),
+    "gpt2": _Kind(is_tied=True, is_qkv_fused=True, ffn_factor=4),
     "gpt_neo": _Kind(is_tied=True, ffn_factor=4),
     "gptj": _Kind(ffn_factor=4),
-    "gpt_neox": _Kind(),
+    "gpt_neox": _Kind(is_qkv_fused=True),
     "phi": _Kind(),
     "starcoder2": _Kind(is_tied=True),
     "bert": _ENCODER,
@@ -79,6 +81,7 @@ def shape_of_config(config: Mapping[str, object], name: str) -> ModelShape:
     reader = _Reader(config, name)
     kind = reader.kind()
     hidden, n_heads = reader.size(_HIDDEN), reader.size(_HEADS)
+    max_length = reader.max_length(kind)
     if config.get("word_embed_proj_dim", hidden) != hidden:
         raise ConfigError(
             f"{name}: word_embed_proj_dim is {config['word_embed_proj_dim']}, expected "
@@ -90,13 +93,16 @@ def shape_of_config(config: Mapping[str, object], name: str) -> ModelShape:
         hidden=hidden,
         ffn_hidden=reader.size(_FFN, kind.ffn_factor and kind.ffn_factor * hidden),
         n_heads=n_heads,
-        n_kv_heads=reader.size(_KV_HEADS, n_heads),
+        n_kv_heads=reader.kv_heads(n_heads),
         head_dim=reader.head_dim(hidden, n_heads),
         vocab=reader.size(("vocab_size",)) if kind.has_vocab else 0,
         is_gated=kind.is_gated,
         is_tied=reader.flag("tie_word_embeddings", kind.is_tied),
         is_causal=kind.is_causal,
-        default_length=reader.length(kind),
+        is_qkv_fused=kind.is_qkv_fused,
+        is_gate_fused=kind.is_gate_fused,
+        default_length=min(max_length or LONGEST_DEFAULT, LONGEST_DEFAULT),
+        max_length=max_length,
         n_experts=reader.size(_EXPERTS) if kind.has_experts else 1,
         experts_per_token=reader.size(("num_experts_per_tok",)) if kind.has_experts else 1,
     )
@@ -150,8 +156,19 @@ class _Reader:
             )
         return self.size(_HEAD_DIM, hidden // n_heads)
 
-    def length(self, kind: _Kind) -> int:
+    def kv_heads(self, n_heads: int) -> int:
+        n_kv_heads = self.size(_KV_HEADS, n_heads)
+        if n_heads % n_kv_heads:
+            raise ConfigError(
+                f"{self.name}: {_KV_HEADS[0]} is {n_kv_heads}, "
+                f"expected a number that divides the {n_heads} heads"
+            )
+        return n_kv_heads
+
+    def max_length(self, kind: _Kind) -> int | None:
         if kind.n_special_patches:
             per_side = self.size(("image_size",)) // self.size(("patch_size",))
             return per_side**2 + kind.n_special_patches
-        return min(self.size(_POSITIONS, LONGEST_DEFAULT), LONGEST_DEFAULT)
+        if all(self.config.get(key) is None for key in _POSITIONS):
+            return None
+        return self.size(_POSITIONS)

@@ -45,6 +45,8 @@ def _part(text: str) -> tuple[tuple[DeviceModel, ...], float]:
     name, colon, number = text.rpartition(":")
     if not colon:
         name, number = text, "1"
+    if not name.strip():
+        raise ConfigError(f"mix: {text!r} names no device: write it like phones:3,laptops:1")
     try:
         weight = float(number)
     except ValueError:

@@ -14,6 +14,8 @@ from cleave.core.step.model import ModelShape
 from cleave.errors import ConfigError
 
 _CAUSAL_BY_KIND = {"decoder": True, "encoder": False, "vision-encoder": False}
+_ALSO_CALLED = {"gpt2": "gpt2-small"}
+_WITH_FUSED_QKV = {"GPT-2", "GPT-NeoX"}  # families that are published so
 _NARROW_EMBEDDING = "opt-350m"  # its embedding has 512 features, its layers 1,024
 
 
@@ -26,12 +28,14 @@ def model_shape(name: str) -> ModelShape:
     """The shape of a published model.
 
     Args:
-        name: As in the table: ``"llama-2-7b"``, in whatever case.
+        name: As in the table: ``"llama-2-7b"``, in whatever case. ``"gpt2"`` is the smallest of
+            its family, as its publisher names it.
 
     Raises:
         ConfigError: If it is not in the table, or is no stack of equal layers.
     """
-    row = _rows()[find("model", name, _rows())]
+    name = _ALSO_CALLED.get(name.strip().casefold(), name)
+    row = _rows()[find("model", name, _rows(), none="neither a known model nor a file")]
     if row["name"] not in _shapes():
         raise ConfigError(f"{row['name']} cannot be planned: {_misfit(row)}")
     return _shapes()[row["name"]]
@@ -93,7 +97,9 @@ def _shape(row: Row) -> ModelShape:
         is_gated=row["gated_mlp"] == "1",
         is_tied=row["tied_embeddings"] == "1",
         is_causal=_CAUSAL_BY_KIND[row["kind"]],
+        is_qkv_fused=row["family"] in _WITH_FUSED_QKV,
         default_length=int(row["seq_len_default"]),
+        max_length=int(row["max_positions"]),
         n_experts=int(row["experts"]),
         experts_per_token=int(row["experts_per_token"]),
     )

@@ -75,12 +75,12 @@ def links() -> Mapping[str, Link]:
 
 
 def link(name: str) -> Link:
-    """A link of the table, by its name or a part of it: ``"lan-gigabit"``.
+    """A link of the table, by its whole name: ``"lan-gigabit"``.
 
     Raises:
-        ConfigError: If there is no such link, or several.
+        ConfigError: If there is no such link.
     """
-    return links()[find("link", name, links())]
+    return links()[find("link", name, links(), takes_parts=False)]
 
 
 @cache

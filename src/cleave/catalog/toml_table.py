@@ -89,7 +89,8 @@ class TomlTable:
         except ConfigError as error:
             raise ConfigError(f"{self.where}: {key}: {error}") from error
         if number > parse(most) or (number == 0 and not may_be_zero):
-            self.refuse(key, f'a text like "{example}", above 0 and at most {most}')
+            least = "0 or more" if may_be_zero else "above 0"
+            self.refuse(key, f'a text like "{example}", {least} and at most {most}')
         return number
 
     def number(self, key: str, example: str, *, most: float) -> float | None:

@@ -51,7 +51,9 @@ def plan(
         int | None,
         typer.Option(min=1, metavar="N", help="Of a sequence.", show_default="the model's"),
     ] = None,
-    wire: Annotated[Wire, typer.Option(help="Element type that travels.")] = Wire.BF16,
+    wire: Annotated[
+        Wire, typer.Option(case_sensitive=False, help="Element type that travels.")
+    ] = Wire.BF16,
     lora: Annotated[
         int, typer.Option(min=0, metavar="RANK", help="Freeze the weights, train adapters.")
     ] = 0,
@@ -71,7 +73,9 @@ def plan(
         str | None,
         typer.Option(metavar="KINDS", help="To draw from: phones:3,laptops:1.", show_default=MIX),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the draw.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Of the draw.", show_default="0")
+    ] = None,
     server_memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Of the host: 256GB.", show_default="the fleet's"),
@@ -102,7 +106,7 @@ def plan(
         cleave plan --model llama-2-7b --devices 1024 --mix phones,laptops
     """
     from cleave.cli.plan_facts import Question, plan_facts
-    from cleave.cli.plan_report import WIDTH, plan_report
+    from cleave.cli.plan_report import MAX_WIDTH, plan_report
     from cleave.cli.plan_warnings import warnings
     from cleave.core.step.choice import best_plan
 
@@ -125,13 +129,14 @@ def plan(
         typer.echo(json.dumps({**asdict(facts), "warnings": notes}, indent=2, allow_nan=False))
         return
     console = Console()
-    console.print(plan_report(facts, notes), width=min(max(WIDTH, console.width), 100))
+    width = min(console.width, MAX_WIDTH)
+    console.print(plan_report(facts, notes, width), soft_wrap=True)
 
 
 def _shape(model: str) -> ModelShape:
     from cleave.catalog import models
 
-    if model.endswith(".json") or Path(model).exists():
+    if _is_file(model, ".json"):
         return models.from_config_json(Path(model))
     return models.model_shape(model)
 
@@ -147,7 +152,7 @@ def _batch(
 
 
 def _fleet(
-    name: str | None, n_devices: int | None, mix: str | None, seed: int
+    name: str | None, n_devices: int | None, mix: str | None, seed: int | None
 ) -> tuple[str, Fleet]:
     """What the fleet is called, and the fleet."""
     from cleave.catalog import fleets, servers
@@ -159,24 +164,31 @@ def _fleet(
     if n_devices is None:
         if mix is not None:
             raise ConfigError(f"--mix {mix} says what to draw, not how many: add --devices N")
-        return _named_fleet(name or FLEET)
+        if seed is not None:
+            raise ConfigError(f"--seed {seed} is that of a draw: add --devices N")
+        return _named_fleet(FLEET if name is None else name)
     host = servers.server(
         nic_gbit_per_s=SERVER_NIC_GBIT_PER_S,
         memory_gb=SERVER_MEMORY_GB,
         n_memory_channels=SERVER_MEMORY_CHANNELS,
         has_tls=True,
     )
-    mix = mix or MIX
-    drawn = fleets.draw(n_devices, mix, seed, host=host)
-    return f"{n_devices:,} devices drawn from {mix}", drawn
+    mix = MIX if mix is None else mix
+    drawn = fleets.draw(n_devices, mix, seed or 0, host=host)
+    return f"{units.format_number(n_devices, 'device')} drawn from {mix}", drawn
 
 
 def _named_fleet(name: str) -> tuple[str, Fleet]:
     from cleave.catalog import fleet_file, fleets
 
-    if name.endswith(".toml") or Path(name).exists():
+    if _is_file(name, ".toml"):
         return name, fleet_file.read_fleet(Path(name))
     return name, fleets.preset(name)
+
+
+def _is_file(text: str, suffix: str) -> bool:
+    """Whether it is meant as a path; the empty one is the working folder's."""
+    return text.endswith(suffix) or (bool(text) and Path(text).exists())
 
 
 def _server(server: Server, memory: str | None, nic: str | None) -> Server:

@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from cleave.catalog.availability import enrolled
 from cleave.catalog.gpus import Gpu, gpu
+from cleave.cli.plan_today import Today, quickest_today
 from cleave.core.device import HOURS_PER_DAY
 from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType
 from cleave.core.step.batch import Batch
+from cleave.core.step.gains import line_seconds
 from cleave.core.step.model import ModelShape
 from cleave.core.step.plan import Alternative, Bottleneck, FamilyPlan, Gain, HostNeeds, StepPlan
 
@@ -151,6 +153,7 @@ class PlanFacts:
         fleet: Name of the fleet.
         tokens: Of a step.
         length: Of a sequence.
+        max_length: Of the longest that the model takes; None if that is not known.
         wire: Element type that travels.
         lora_rank: Of adapters; 0 trains all weights.
         step_s: Seconds of a step.
@@ -159,6 +162,7 @@ class PlanFacts:
         ratio: Seconds over lower bound.
         family: Of the plan.
         summary: Its shape in words.
+        today: The quickest plan that this version runs; None if none of them fits.
         alternatives: Other families, and why they lose.
         bottleneck: What binds.
         gains: What would help, most first.
@@ -193,6 +197,7 @@ class PlanFacts:
     fleet: str
     tokens: int
     length: int
+    max_length: int | None
     wire: str
     lora_rank: int
     step_s: float
@@ -201,6 +206,7 @@ class PlanFacts:
     ratio: float
     family: str
     summary: str
+    today: Today | None
     alternatives: tuple[Alternative, ...]
     bottleneck: Bottleneck
     gains: tuple[Gain, ...]
@@ -228,6 +234,11 @@ class PlanFacts:
     run: RunFacts
     plan_s: float
 
+    @property
+    def is_forecast(self) -> bool:
+        """Whether this version does not run the plan taken."""
+        return self.today is None or self.today.family != self.family
+
 
 def plan_facts(plan: StepPlan, question: Question, plan_s: float) -> PlanFacts:
     """What a plan means.
@@ -237,13 +248,13 @@ def plan_facts(plan: StepPlan, question: Question, plan_s: float) -> PlanFacts:
         question: What was asked.
         plan_s: Seconds that planning took.
     """
-    best, batch, model = plan.best, question.batch, question.model
-    server = question.fleet.server
+    best, batch, model, server = plan.best, question.batch, question.model, question.fleet.server
     kinds = _kinds(best, question)
     n_used = sum(each.n_used for each in kinds)
     rented = gpu(RENTED)
     step_flops = model.step_flops(batch.tokens, batch.length, trains=not batch.is_frozen)
     one_gpu_s = step_flops / rented.sustained_flops_per_s
+    run = _run(best, question, kinds, rented, one_gpu_s)
     n_gpus = math.ceil(_state_bytes(plan.host) / rented.memory_bytes)
     busy = max(best.egress_bytes, best.ingress_bytes) / server.egress_bytes_per_s / best.step_s
     return PlanFacts(
@@ -252,6 +263,7 @@ def plan_facts(plan: StepPlan, question: Question, plan_s: float) -> PlanFacts:
         fleet=question.fleet_name,
         tokens=batch.tokens,
         length=batch.length,
+        max_length=model.max_length,
         wire=WIRE_NAMES[batch.wire],
         lora_rank=batch.lora_rank,
         step_s=best.step_s,
@@ -260,6 +272,7 @@ def plan_facts(plan: StepPlan, question: Question, plan_s: float) -> PlanFacts:
         ratio=best.step_s / best.bound_s,
         family=best.family,
         summary=best.summary,
+        today=quickest_today(plan, batch.tokens, run.n_steps),
         alternatives=plan.alternatives,
         bottleneck=plan.bottleneck,
         gains=plan.gains,
@@ -284,7 +297,7 @@ def plan_facts(plan: StepPlan, question: Question, plan_s: float) -> PlanFacts:
         a100_step_s=one_gpu_s / n_gpus,
         a100_count=n_gpus,
         a100_equivalents=one_gpu_s / best.step_s,
-        run=_run(best, question, kinds, rented, one_gpu_s),
+        run=run,
         plan_s=plan_s,
     )
 
@@ -293,7 +306,7 @@ def _kinds(best: FamilyPlan, question: Question) -> tuple[KindFacts, ...]:
     fleet, loads, used = question.fleet, best.loads, best.loads.is_used
     devices = fleet.devices
     names = np.array([device.kind or "device" for device in devices])
-    down_s, up_s = _line_seconds(best, fleet)
+    down_s, up_s = line_seconds(best.loads, fleet)
     rates = np.array([device.flops_per_s.get(question.batch.wire, np.inf) for device in devices])
     lent = np.array([device.memory_bytes for device in devices], dtype=np.float64)
     hours = np.array([device.caps.hours_per_day for device in devices])
@@ -334,29 +347,6 @@ def _kinds(best: FamilyPlan, question: Question) -> tuple[KindFacts, ...]:
         )
         found.append(facts)
     return tuple(sorted(found, key=lambda facts: -facts.work_share))
-
-
-def _line_seconds(best: FamilyPlan, fleet: Fleet) -> tuple[Floats, Floats]:
-    """Seconds that each device's downlink and uplink, or the line that it shares, are busy."""
-    place = {site.site_id: i for i, site in enumerate(fleet.sites, 1)}
-    site = np.array([place.get(device.site_id, 0) for device in fleet.devices], dtype=np.int64)
-
-    def seconds(n_bytes: Floats, own: list[float], shared: list[float]) -> Floats:
-        at_site = np.bincount(site, weights=n_bytes, minlength=len(shared) + 1)
-        return np.maximum(n_bytes / own, (at_site / [np.inf, *shared])[site])
-
-    return (
-        seconds(
-            best.loads.down_bytes,
-            [device.downlink_bytes_per_s for device in fleet.devices],
-            [each.downlink_bytes_per_s for each in fleet.sites],
-        ),
-        seconds(
-            best.loads.up_bytes,
-            [device.uplink_bytes_per_s for device in fleet.devices],
-            [each.uplink_bytes_per_s for each in fleet.sites],
-        ),
-    )
 
 
 def _left_out(best: FamilyPlan, fleet: Fleet) -> tuple[LeftOut, ...]:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from cleave import units
 from cleave.cli.plan_facts import HOUR_S, LAN_ROUND_TRIP_S, PlanFacts
 
-RUN_TODAY = ("block", "ksplit", "mixed")
-"""Families that this version runs; the others are forecasts."""
 WITHOUT_GPU_AGENT = ("phone", "tablet", "console")
 NIGHT_BYTES = 40e9
 """Over a line to the Internet; 30 nights are 1.2 TB, where many cable contracts end."""
@@ -18,16 +16,27 @@ SERVER_BUSY_SHARE = 0.8
 
 def warnings(facts: PlanFacts) -> list[str]:
     """One sentence each, the weightiest first; empty if nothing speaks against the plan."""
-    return [*_about_renting(facts), *_about_devices(facts), *_about_the_server(facts)]
+    return [
+        *_about_the_model(facts),
+        *_about_renting(facts),
+        *_about_devices(facts),
+        *_about_the_server(facts),
+    ]
+
+
+def _about_the_model(facts: PlanFacts) -> Iterator[str]:
+    if facts.max_length is not None and facts.length > facts.max_length:
+        yield (
+            f"Sequences of {facts.length:,} tokens are longer than the {facts.max_length:,} "
+            f"that {facts.model} takes."
+        )
 
 
 def _about_renting(facts: PlanFacts) -> Iterator[str]:
     run = facts.run
-    if facts.host_alone_s is not None and facts.host_alone_s <= facts.step_s:
-        yield (
-            f"The host alone takes {units.format_seconds(facts.host_alone_s)} a step: "
-            "it needs no devices."
-        )
+    alone_s = None if facts.is_forecast else facts.host_alone_s  # a forecast tells it already
+    if alone_s is not None and alone_s <= facts.step_s:
+        yield (f"The host alone takes {units.format_seconds(alone_s)} a step: it needs no devices.")
     if facts.a100_step_s <= facts.step_s:
         gpus = "One rented A100" if facts.a100_count == 1 else f"{facts.a100_count} rented A100s"
         take = "takes" if facts.a100_count == 1 else "take"
@@ -40,25 +49,6 @@ def _about_renting(facts: PlanFacts) -> Iterator[str]:
             f"Renting for the whole run costs {units.format_usd(run.gpu_usd)}, the server's "
             f"traffic {units.format_usd(run.traffic_usd)}."
         )
-    if facts.family not in RUN_TODAY:
-        today = {
-            each.family: each.step_s
-            for each in facts.alternatives
-            if each.family in RUN_TODAY and each.step_s
-        }
-        quickest = min(today, key=lambda family: today[family], default=None)
-        if quickest is None:
-            yield f"This version does not run {facts.family} plans yet."
-            return
-        today_s, alone_s = today[quickest], facts.host_alone_s
-        yield (
-            f"This version does not run {facts.family} plans yet; the fastest that it does run is "
-            f"{quickest}, {units.format_seconds(today_s)} a step."
-        )
-        if alone_s is not None and facts.step_s < alone_s <= today_s:
-            yield (
-                f"Until it does, the host alone is quicker: {units.format_seconds(alone_s)} a step."
-            )
 
 
 def _about_devices(facts: PlanFacts) -> Iterator[str]:
@@ -91,7 +81,9 @@ def _about_devices(facts: PlanFacts) -> Iterator[str]:
             "today's agent computes on its processor and is slower."
         )
     if facts.left_out:
-        counts = " and ".join(f"{left.n_devices:,} {left.kind}" for left in facts.left_out)
+        counts = " and ".join(
+            units.format_number(left.n_devices, left.kind) for left in facts.left_out
+        )
         yield f"Left out: {counts}; the first: {facts.left_out[0].reason}."
 
 
@@ -100,7 +92,8 @@ def _about_the_server(facts: PlanFacts) -> Iterator[str]:
         yield (
             f"The server's limit, its {facts.server_limit.removeprefix('server ')}, is busy "
             f"{facts.server_busy_share:.0%} of the step: more than about "
-            f"{facts.devices_at_server_limit:,} devices like these wait for it."
+            f"{units.format_number(facts.devices_at_server_limit or 0, 'device')} like these "
+            "wait for it."
         )
     if facts.devices_used > CONNECTIONS_MEASURED:
         yield (

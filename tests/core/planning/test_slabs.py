@@ -69,7 +69,7 @@ def test_what_is_held_fits_and_no_cut_is_below_the_bound(
 
 def test_what_fits_no_fleet_is_refused_with_how_much_is_missing() -> None:
     fleet = arrays(unequal(4, 0, (200, 300)))
-    with pytest.raises(PlanError, match=r"fills [\d.]+ times the memory that 4 of them lend"):
+    with pytest.raises(PlanError, match=r"fills [\d.]+ times the memory of 4 devices: lend"):
         cut_held(LAYERS, fleet, (24, 40))
 
 
@@ -110,7 +110,9 @@ def test_slabs_are_covered_by_groups_that_share_no_device(
 
 
 def test_more_slabs_than_devices_is_refused() -> None:
-    with pytest.raises(PlanError, match="5 are needed"):
+    with pytest.raises(
+        PlanError, match="5 devices are needed that lend 30 B each, but there are 4"
+    ):
         cut_slabs(FORM, arrays(unequal(4, 0, (900, 1000))), (8, 8), n_slabs=5)
 
 

@@ -74,7 +74,9 @@ def test_a_part_of_a_tile_starts_where_the_tile_does() -> None:
 
 def test_a_tile_that_cannot_be_held_in_any_part_is_an_error() -> None:
     work = gemm(m=800, n=100, k=100).forms()[0]
-    with pytest.raises(PlanError, match="forward needs 804 bytes, device 1 lends 700"):
+    with pytest.raises(
+        PlanError, match="forward needs 804 B, device 1 lends 700 B: lend more with --memory"
+    ):
         cut(work, work.whole, device(1, memory_bytes=700))
 
 

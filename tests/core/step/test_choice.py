@@ -7,7 +7,7 @@ from tests.core.step.shapes import LLAMA_2_7B, device, homes
 
 from cleave.catalog.models import model_shape
 from cleave.core.device import DeviceProfile
-from cleave.core.fleet import Fleet, Server
+from cleave.core.fleet import Fleet, Server, Site
 from cleave.core.matrix import DType
 from cleave.core.step.batch import Batch
 from cleave.core.step.blocks import BlockPlanner, operations
@@ -117,6 +117,62 @@ def test_a_server_that_cannot_keep_up_is_the_bottleneck_and_the_gain() -> None:
     assert plan.gains[0].resource in {"server egress", "server ingress"}
 
 
+def pipeline() -> StepPlan:
+    """4 sequences through layers of which each of 16 devices can hold one: most of them idle."""
+    devices = tuple(
+        device(
+            i,
+            flops_per_s={DType.BF16: 2e13},
+            memory_bytes=5 * 10**9,
+            downlink_bytes_per_s=1e9,
+            uplink_bytes_per_s=1e9,
+        )
+        for i in range(1, 17)
+    )
+    batch = Batch(tokens=32_768, length=8192)
+    return best_plan(model_shape("llama-3.2-1b"), Fleet(devices), batch)
+
+
+def test_sequences_that_wait_for_each_other_are_most_of_a_long_pipeline_s_step() -> None:
+    plan = pipeline()
+    assert plan.best.family == "grid"
+    found = plan.bottleneck
+    assert found.wait_share > 0.5 > found.busy_share
+    assert found.busy_share + found.wait_share + found.host_share <= 1 + 1e-9
+
+
+def test_little_waits_where_one_product_follows_the_other_without_round_trips() -> None:
+    fleet = unequal(24)
+    near = replace(fleet, devices=tuple(replace(each, latency_s=0.0) for each in fleet.devices))
+    plan = best_plan(SMALL, near, BATCH)
+    assert plan.best.family != "grid"
+    assert plan.bottleneck.wait_share < 0.1  # tiles are whole, so some devices are done sooner
+    assert plan.bottleneck.host_share == plan.best.host_s / plan.best.step_s
+
+
+def test_a_line_that_many_share_is_the_limit_though_each_device_s_own_is_idle() -> None:
+    line = Site(site_id=1, downlink_bytes_per_s=12.5e6, uplink_bytes_per_s=1e6)
+    fleet = unequal(24)
+    behind = tuple(replace(each, site_id=1) for each in fleet.devices)
+    found = best_plan(SMALL, Fleet(behind, (line,), fleet.server), BATCH).bottleneck
+    assert found.resource == "uplink"
+    assert found.busy_share > 0.5
+
+
+def test_round_trips_are_waited_for() -> None:
+    fleet = unequal(24)
+    far = replace(fleet, devices=tuple(replace(each, latency_s=30.0) for each in fleet.devices))
+    found = best_plan(SMALL, far, BATCH).bottleneck
+    assert found.wait_share > 0.5
+
+
+def test_an_estimate_is_told_from_a_plan() -> None:
+    found = pipeline().alternatives
+    assert {each.is_estimate for each in found} == {True, False}
+    for each in found:
+        assert each.is_estimate == each.reason.startswith("about ")
+
+
 def test_an_unknown_host_speed_gives_no_figure_for_the_host_alone() -> None:
     fleet = unequal(24)
     unknown = replace(fleet, server=replace(fleet.server, flops_per_s=float("inf")))
@@ -132,6 +188,29 @@ def test_a_host_without_room_is_refused_with_a_remedy() -> None:
     small = replace(fleet, server=replace(fleet.server, memory_bytes=1e9))
     with pytest.raises(PlanError, match="use a host with more memory"):
         best_plan(SMALL, small, BATCH)
+
+
+def test_devices_without_room_are_told_once_what_is_missing_and_what_would_do() -> None:
+    small = tuple(replace(each, memory_bytes=100_000) for each in unequal(24).devices)
+    with pytest.raises(PlanError) as refusal:
+        best_plan(SMALL, replace(unequal(24), devices=small), replace(BATCH, wire=DType.BF16))
+    text = str(refusal.value)
+    assert text.startswith("no plan fits this fleet: ")
+    assert "but no device has room for more than 100 kB (block, ksplit, mixed)" in text
+    assert "times the memory of 24 devices (grid)" in text
+    for remedy in ("more devices", "--lora", "--length"):
+        assert remedy in text
+    for none in ("--memory", "--wire", "e+0", "bytes"):
+        assert none not in text
+    assert text.count("smallest tile") == 1
+
+
+def test_a_family_that_does_not_fit_says_what_is_missing_and_not_what_agents_may_do() -> None:
+    small = tuple(replace(each, memory_bytes=38_000_000) for each in unequal(24).devices)
+    plan = best_plan(SMALL, replace(unequal(24), devices=small), BATCH)
+    (grid,) = (each for each in plan.alternatives if each.family == "grid")
+    assert grid.step_s is None
+    assert "--memory" not in grid.reason
 
 
 def test_a_host_without_room_for_all_activations_computes_them_again() -> None:

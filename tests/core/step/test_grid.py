@@ -90,6 +90,14 @@ def test_layers_that_fit_nowhere_are_refused() -> None:
         planned(TINY, pcs(2, memory_bytes=500), BATCH)
 
 
+def test_what_layers_lack_is_said_once_for_whole_layers_and_once_for_slices() -> None:
+    long = Batch(tokens=1024, length=1024)  # weights fit, one sequence does not
+    with pytest.raises(PlanError, match=r"^whole layers: the smallest tile .* has room") as refusal:
+        planned(TINY, pcs(8, memory_bytes=8000), long)
+    assert str(refusal.value).count("smallest tile") == 2
+    assert "; slices of layers: the smallest tile" in str(refusal.value)
+
+
 @pytest.mark.parametrize("n_devices", [1, 3, 16, 64])
 @pytest.mark.parametrize("memory", [1 << 40, 9000])
 def test_no_plan_is_below_the_bound(n_devices: int, memory: int) -> None:

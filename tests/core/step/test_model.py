@@ -52,8 +52,10 @@ def test_a_size_that_is_none_names_the_field(field: str, value: float) -> None:
 
 
 def test_tokens_must_be_whole_sequences() -> None:
-    with pytest.raises(ConfigError, match="use 4096 tokens"):
+    with pytest.raises(ConfigError, match="use 3072 or 4096 tokens"):
         Batch(tokens=4000, length=1024)
+    with pytest.raises(ConfigError, match="use 1024 tokens"):
+        Batch(tokens=1000, length=1024)
 
 
 def test_a_batch_without_tokens_is_refused() -> None:
@@ -63,8 +65,36 @@ def test_a_batch_without_tokens_is_refused() -> None:
 
 def test_adapters_have_rank_times_both_sides_of_each_layer() -> None:
     batch = Batch(tokens=16, length=16, lora_rank=4)
-    assert batch.trained_parameters(TINY) == 2 * 4 * (8 + 16 + 8 + 8 + 8 + 32 + 16 + 8)
+    query, key_value, gate_or_up = 8 + 8, 8 + 4, 8 + 16
+    per_layer = query + 2 * key_value + (8 + 8) + 2 * gate_or_up + (16 + 8)
+    assert batch.trained_parameters(TINY) == 2 * 4 * per_layer
     assert Batch(tokens=16, length=16).trained_parameters(TINY) == TINY.parameters
+
+
+def test_a_layer_that_is_published_as_one_has_one_adapter() -> None:
+    fused = replace(TINY, is_qkv_fused=True, is_gate_fused=True)
+    per_layer = (8 + 16) + (8 + 8) + (8 + 32) + (16 + 8)
+    assert Batch(tokens=16, length=16, lora_rank=4).trained_parameters(fused) == 2 * 4 * per_layer
+    assert fused.parameters == TINY.parameters
+
+
+def test_llama_2_7b_has_the_adapters_that_are_counted_by_peft() -> None:
+    batch = Batch(tokens=4096, length=4096, lora_rank=16)
+    assert batch.trained_parameters(LLAMA_2_7B) == 39_976_960  # on all linear layers but the head
+
+
+def test_a_rank_above_the_smaller_side_of_a_matrix_is_refused() -> None:
+    most = Batch(tokens=16, length=16, lora_rank=4)
+    assert most.trained_parameters(TINY)
+    with pytest.raises(
+        ConfigError, match="lora_rank is 5, expected at most 4, the smallest side of tiny's matric"
+    ):
+        replace(most, lora_rank=5).trained_parameters(TINY)
+
+
+def test_heads_share_keys_and_values_evenly() -> None:
+    with pytest.raises(ConfigError, match="tiny: n_kv_heads is 3, expected a number that divides"):
+        replace(TINY, n_kv_heads=3)
 
 
 def test_a_model_without_vocabulary_has_no_head() -> None:

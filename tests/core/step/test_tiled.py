@@ -37,6 +37,23 @@ def test_the_busiest_of_link_and_processor_ends_it() -> None:
     assert tiler.seconds(loads([200, 200], [0, 0], [0, 0])) == 5
 
 
+def test_what_is_busy_does_not_wait_for_round_trips() -> None:
+    tiler = Tiler(Fleet((device(1), device(2, latency_s=3.0))), DType.BF16)
+    assert tiler.busy_s(loads([200, 200], [0, 0], [0, 0])) == 2
+
+
+def test_what_is_busy_is_the_mean_of_the_devices_with_work_or_the_server() -> None:
+    devices = tuple(device(i, site_id=int(i == 1)) for i in (1, 2, 3))
+    line = Site(site_id=1, downlink_bytes_per_s=10, uplink_bytes_per_s=50)
+    tiler = Tiler(Fleet(devices, (line,)), DType.BF16)
+    # 100 bytes take 10 s on the first one's line; the second computes for 4 s.
+    asked = loads([100, 100, 0], [0, 0, 0], [0, 4000, 0])
+    assert tiler.busy_s(asked) == 7
+    slow = Tiler(Fleet(devices, (line,), Server(nic_bytes_per_s=20)), DType.BF16)
+    assert slow.busy_s(asked) == 10
+    assert slow.busy_s(Loads.none(3)) == 0
+
+
 def test_a_site_and_the_server_carry_the_bytes_of_all_their_devices() -> None:
     line = Site(site_id=1, downlink_bytes_per_s=20, uplink_bytes_per_s=10)
     behind = tuple(device(i, site_id=1) for i in (1, 2))
@@ -84,4 +101,4 @@ def test_who_cannot_hold_a_tile_of_a_slab_is_told_why() -> None:
     devices = (device(1), device(2), device(3, memory_bytes=1))
     tiler = Tiler(Fleet(devices), DType.BF16)
     tiling = tiler.cut(Rectangle(FORM, (12, 10), n_slabs=2))
-    assert tiler.left_out(tiling) == ((3, "lends 1 bytes, the smallest tile needs 5"),)
+    assert tiler.left_out(tiling) == ((3, "lends 1 B, the smallest tile needs 5 B"),)

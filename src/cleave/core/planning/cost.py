@@ -289,6 +289,20 @@ def makespan_s(form: CostForm, fleet: FleetArrays, cells: Ints) -> float:
     return finish_s(fleet, total(form.down), total(form.up), total((0.0, 0.0, 0.0, form.flops)))
 
 
+def line_s(n_bytes: Floats, own: Floats, site: Ints, lines: Floats) -> Floats:
+    """Seconds that each device's link, or the line that it shares if that is longer, is busy.
+
+    Args:
+        n_bytes: Of each device, one way, ``(devices,)``.
+        own: Bytes per second of its link.
+        site: Index of its line, -1 for none.
+        lines: Bytes per second of each line, ``(sites,)``.
+    """
+    behind = np.bincount(site + 1, weights=n_bytes, minlength=len(lines) + 1)
+    shared_s = behind / np.concatenate(([np.inf], lines))
+    return np.maximum(n_bytes / own, shared_s[site + 1])
+
+
 def finish_s(fleet: FleetArrays, down: Floats, up: Floats, flops: Floats) -> float:
     """When everything is back, if each device sends, computes and returns so much at once.
 

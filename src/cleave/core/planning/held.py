@@ -14,7 +14,9 @@ import numpy as np
 from cleave.core.planning.bound import lower_bound_s, tile_area_limit
 from cleave.core.planning.cost import CostForm, FleetArrays, Floats, makespan_s, tile_cost
 from cleave.core.planning.partition import Cut, cut
+from cleave.core.planning.reasons import LEND_MORE, too_small
 from cleave.errors import PlanError
+from cleave.units import format_factor, format_number
 
 _FILLS = (1.0, 0.9, 0.75, 0.55)  # how much of its memory a device is given, by turns
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by
@@ -31,10 +33,7 @@ def cut_held(
     smallest = tile_cost(form.memory, min(quanta[0], sides[0]), min(quanta[1], sides[1]))
     roomy = np.flatnonzero(fleet.memory_bytes >= smallest)
     if not len(roomy):
-        raise PlanError(
-            f"the smallest tile needs {smallest:.3g} bytes, more than any of {len(fleet)} devices "
-            "lends: lend more with --memory"
-        )
+        raise too_small(smallest, float(fleet.memory_bytes.max()))
     able = fleet.take(roomy)
     bound_s = lower_bound_held_s(form, able, *sides)
     for fill in _FILLS:
@@ -47,8 +46,8 @@ def cut_held(
         cells[:, 0] = roomy[cells[:, 0]]
         return Cut(cells, finish_s, bound_s)
     raise PlanError(
-        f"what is to stay on the devices does not fit the memory of {len(able)} of them: "
-        "whole tiles leave too much unused"
+        f"what is to stay on the devices does not fit the memory of "
+        f"{format_number(len(able), 'device')}, as whole tiles leave too much unused"
     )
 
 
@@ -67,8 +66,9 @@ def _room(form: CostForm, fleet: FleetArrays, sides: tuple[int, int], fill: floa
     n_cells = float(sides[0] * sides[1])
     if room.sum() < n_cells:
         raise PlanError(
-            f"what is to stay on the devices fills {n_cells / max(room.sum(), 1.0):.2f} times the "
-            f"memory that {len(fleet)} of them lend: lend more with --memory, or use more devices"
+            f"what is to stay on the devices fills {format_factor(n_cells / max(room.sum(), 1.0))} "
+            f"times the memory of {format_number(len(fleet), 'device')}",
+            f"{LEND_MORE}, or use more devices",
         )
     return room
 

@@ -28,7 +28,7 @@ from cleave.core.planning.cost import (
     tiles_time_s,
 )
 from cleave.core.planning.few import ColumnSearch
-from cleave.core.planning.reasons import Reasons
+from cleave.core.planning.reasons import Reasons, too_small
 from cleave.core.planning.sites import share
 from cleave.core.planning.tiling import cut_equally
 from cleave.errors import PlanError
@@ -215,9 +215,7 @@ class _Search:
                 if best is not None and best_s <= good_s:
                     return best
         if best is None:
-            raise PlanError(
-                f"{len(self._fleet)} devices have no room for a tile each that is enough"
-            )
+            raise PlanError(f"a tile for each of {len(self._fleet)} devices is not enough")
         return best
 
     def _cuts(self, fleet: FleetArrays, time_s: float) -> Iterator[Ints]:
@@ -327,11 +325,7 @@ def _no_device(devices: Sequence[DeviceProfile], dtype: DType, needed_bytes: int
     able = [device for device in devices if dtype in device.flops_per_s]
     if not able:
         return PlanError(
-            f"none of {len(devices)} devices may be given {dtype.value}: "
-            "wait for one that can compute it, or use another type"
+            f"no device may be given {dtype.value}",
+            "wait for one that can compute it, or use another type",
         )
-    most = max(device.memory_bytes for device in able)
-    return PlanError(
-        f"the smallest tile needs {needed_bytes} bytes, but no device lends more than {most}: "
-        "lend more with --memory"
-    )
+    return too_small(needed_bytes, max(device.memory_bytes for device in able))

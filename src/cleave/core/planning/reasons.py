@@ -9,6 +9,19 @@ from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType
 from cleave.core.planning.bound import area_within, behind_lines
 from cleave.core.planning.cost import CostForm, FleetArrays, tiles_time_s
+from cleave.errors import PlanError
+from cleave.units import format_bytes, format_seconds
+
+LEND_MORE = "lend more with --memory"
+
+
+def too_small(needed_bytes: float, most_bytes: float) -> PlanError:
+    """No device can hold the smallest tile."""
+    return PlanError(
+        f"the smallest tile needs {format_bytes(needed_bytes)}, "
+        f"but no device has room for more than {format_bytes(most_bytes)}",
+        LEND_MORE,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +61,10 @@ class Reasons:
             if dtype not in device.flops_per_s:
                 reason = f"may not be given {dtype.value}"
             elif device.memory_bytes < needed_bytes:
-                lent = f"lends {device.memory_bytes} bytes"
-                reason = f"{lent}, the smallest tile needs {needed_bytes}"
+                reason = (
+                    f"lends {format_bytes(device.memory_bytes)}, "
+                    f"the smallest tile needs {format_bytes(needed_bytes)}"
+                )
             else:
                 reason = reasons[device.device_id]
             found.append((device.device_id, reason))
@@ -60,6 +75,7 @@ class Reasons:
         able, finish_s = self.able, self.finish_s
         alone = area_within(self.form, able, *self.sides, finish_s)
         behind = behind_lines(self.form, able, self.sides, alone, finish_s)
+        others = f"the others {format_seconds(finish_s)} for all"
         found: list[str] = []
         for latency_s, tile_s, crowded in zip(
             able.latency_s.tolist(),
@@ -67,15 +83,14 @@ class Reasons:
             (behind < alone / 2).tolist(),
             strict=True,
         ):
-            others = f"the others {finish_s:.3g} s for all"
             if latency_s >= finish_s:
-                found.append(f"its round trip takes {latency_s:.3g} s, {others}")
+                found.append(f"its round trip takes {format_seconds(latency_s)}, {others}")
             elif tile_s >= finish_s:
-                found.append(f"its smallest tile takes {tile_s:.3g} s, {others}")
+                found.append(f"its smallest tile takes {format_seconds(tile_s)}, {others}")
             elif crowded:
                 found.append("the line of its site is full with what fewer devices do there")
             elif able.has_slow_server:
                 found.append("would add to what passes the server, and not shorten anything")
             else:
-                found.append(f"would not shorten the {finish_s:.3g} s that the others take")
+                found.append(f"would not shorten the {format_seconds(finish_s)} of the others")
         return found

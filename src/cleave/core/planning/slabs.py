@@ -28,8 +28,10 @@ from cleave.core.planning.cost import (
 )
 from cleave.core.planning.held import cut_held, lower_bound_held_s
 from cleave.core.planning.partition import cut
+from cleave.core.planning.reasons import LEND_MORE, too_small
 from cleave.core.planning.sites import share
 from cleave.errors import PlanError
+from cleave.units import format_bytes
 
 _CROWD = 32  # devices of a group for which columns of the cheapest width come near the bound
 _GOOD = 1.04  # of the bound
@@ -102,10 +104,13 @@ def cut_slabs(
     """
     smallest = tile_cost(form.memory, min(quanta[0], sides[0]), min(quanta[1], sides[1]))
     roomy = np.flatnonzero(fleet.memory_bytes >= smallest)
+    if not len(roomy):
+        raise too_small(smallest, float(fleet.memory_bytes.max()))
     if len(roomy) < n_slabs:
         raise PlanError(
-            f"{len(roomy)} of {len(fleet)} devices lend the {smallest:.3g} bytes that the smallest "
-            f"tile needs, but {n_slabs} are needed: lend more with --memory"
+            f"{n_slabs} devices are needed that lend {format_bytes(smallest)} each, "
+            f"but there are {len(roomy)}",
+            LEND_MORE,
         )
     able = fleet.take(roomy)
     lower = lower_bound_held_s if is_held else lower_bound_s

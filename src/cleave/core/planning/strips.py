@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from cleave.core.device import DeviceProfile
 from cleave.core.matrix import DType, Region
 from cleave.core.planning.cost import CostForm, Terms
+from cleave.core.planning.reasons import LEND_MORE
 from cleave.core.work import Work
 from cleave.errors import PlanError
+from cleave.units import format_bytes
 
 _MAX_STRIPS = 8
 _STRIPS_HELD = 3  # of a tile at once
@@ -46,9 +48,9 @@ def strips(
     ]
     if not parts:
         raise PlanError(
-            f"the smallest tile of {work.name} needs {needed_bytes} bytes, device "
-            f"{device.name or device.device_id} lends {device.memory_bytes}: "
-            "lend more with --memory"
+            f"the smallest tile of {work.name} needs {format_bytes(needed_bytes)}, device "
+            f"{device.name or device.device_id} lends {format_bytes(device.memory_bytes)}",
+            LEND_MORE,
         )
     return tuple(parts)
 

@@ -39,9 +39,10 @@ class Batch:
         if self.lora_rank < 0:
             raise ConfigError(f"batch: lora_rank is {self.lora_rank}, expected 0 or more")
         if self.tokens % self.length:
+            less = self.tokens // self.length * self.length
             raise ConfigError(
                 f"batch: {self.tokens} tokens are no whole number of sequences of {self.length}: "
-                f"use {max(1, round(self.tokens / self.length)) * self.length} tokens, "
+                f"use {f'{less} or ' if less else ''}{less + self.length} tokens, "
                 "or another sequence length"
             )
 
@@ -56,8 +57,18 @@ class Batch:
         return self.lora_rank > 0
 
     def trained_parameters(self, model: ModelShape) -> int:
-        """Parameters that the optimiser changes."""
+        """Parameters that the optimiser changes.
+
+        Raises:
+            ConfigError: If the adapters' rank is more than that of a matrix can be.
+        """
         if not self.is_frozen:
             return model.parameters
-        per_layer = sum(self.lora_rank * (each.k + each.n) * each.copies for each in model.linears)
-        return model.n_layers * per_layer
+        smallest = min(min(each.k, *each.outs) for each in model.linears)
+        if self.lora_rank > smallest:
+            raise ConfigError(
+                f"batch: lora_rank is {self.lora_rank}, expected at most {smallest}, "
+                f"the smallest side of {model.name}'s matrices"
+            )
+        sides = sum((each.k + out) * each.copies for each in model.linears for out in each.outs)
+        return model.n_layers * self.lora_rank * sides

@@ -8,6 +8,7 @@ along another form's axes, `mixed` takes for each product whichever is done firs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -283,6 +284,9 @@ class BlockPlanner:
         done: list[Part] = []
         resident_bytes = 0.0
         first: Tiling | None = None
+        for operation in self._operations:  # what fits nowhere is found before others are cut
+            if math.isinf(self._estimate_s(self._ways(operation, family)[0])):
+                self._first_that_fits(operation, family)
         for operation in self._operations:
             run = self._first_that_fits(operation, family)
             done += run.parts
@@ -328,7 +332,7 @@ class BlockPlanner:
             try:
                 return self._run(operation, way)
             except PlanError as error:
-                errors.append(str(error))
+                errors.append(error.fact)
         raise PlanError(f"{operation.name}: " + "; ".join(dict.fromkeys(errors)))
 
     def _bound_s(self, stage: Sequence[Pass]) -> float:
@@ -357,6 +361,7 @@ class BlockPlanner:
                     how=_how(way, stage),
                     seconds=self._tiler.seconds(at_once),
                     bound_s=self._bound_s(stage),
+                    busy_s=self._tiler.busy_s(at_once),
                     server_s=self._tiler.server_s(at_once),
                     form=stage[0].form,
                     sides=stage[0].rectangle.sides,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from cleave.core.fleet import Fleet
+from cleave.core.matrix import DType
 from cleave.core.planning.cost import Floats
 from cleave.core.step import grid
 from cleave.core.step.batch import Batch
@@ -19,6 +21,7 @@ from cleave.core.step.model import ModelShape
 from cleave.core.step.plan import Alternative, FamilyPlan, HostNeeds, StepPlan
 from cleave.core.step.tiled import Tiler
 from cleave.errors import PlanError
+from cleave.units import format_factor
 
 _FOR_HEAD = 1 / 8  # of a device's memory that layers leave to the head
 _NEAR = 1.5  # families estimated to be this close to the fastest are planned in full
@@ -37,20 +40,19 @@ def best_plan(model: ModelShape, fleet: Fleet, batch: Batch) -> StepPlan:
     fastest_s = math.inf
     for family, seconds in step.estimates():
         if seconds > _NEAR * fastest_s:
-            slower.append(_slower(family, seconds, fastest_s, "about "))
+            slower.append(_slower(family, seconds, fastest_s, is_estimate=True))
             continue
         try:
             plan = step.plan(family)
         except PlanError as error:
-            refused.append(Alternative(family=family, step_s=None, reason=str(error)))
+            refused.append(Alternative(family=family, step_s=None, reason=error.fact))
             continue
         plans.append(plan)
         fastest_s = min(fastest_s, plan.step_s)
     if not plans:
-        reasons = "; ".join(f"{each.family}: {each.reason}" for each in refused)
-        raise PlanError(f"no plan fits this fleet: {reasons}")
+        raise _nothing_fits(refused, batch)
     best, *others = sorted(plans, key=lambda plan: plan.step_s)
-    slower += [_slower(plan.family, plan.step_s, best.step_s, "") for plan in others]
+    slower += [_slower(plan.family, plan.step_s, best.step_s) for plan in others]
     slower.sort(key=lambda each: each.step_s or 0.0)
     return StepPlan(
         best=best,
@@ -167,7 +169,23 @@ def _in_turn(layers: FamilyPlan, head: FamilyPlan) -> FamilyPlan:
     )
 
 
-def _slower(family: str, step_s: float, fastest_s: float, about: str) -> Alternative:
-    return Alternative(
-        family=family, step_s=step_s, reason=f"{about}{step_s / fastest_s:.2f} times as long"
-    )
+def _nothing_fits(refused: Sequence[Alternative], batch: Batch) -> PlanError:
+    """What is missing, with the families that miss it, and what would do."""
+    families: dict[str, list[str]] = {}
+    for each in refused:
+        families.setdefault(each.reason, []).append(each.family)
+    facts = "; ".join(f"{fact} ({', '.join(those)})" for fact, those in families.items())
+    remedies = ["use larger or more devices", "shorter sequences (--length)"]
+    if not batch.is_frozen:
+        remedies.append("adapters alone (--lora)")
+    if batch.wire.itemsize == DType.F32.itemsize:
+        remedies.append("two bytes an element (--wire bf16)")
+    return PlanError(f"no plan fits this fleet: {facts}", ", or ".join(remedies))
+
+
+def _slower(
+    family: str, step_s: float, fastest_s: float, *, is_estimate: bool = False
+) -> Alternative:
+    times = format_factor(step_s / fastest_s)
+    reason = f"{'about ' if is_estimate else ''}{times} times as long"
+    return Alternative(family=family, step_s=step_s, reason=reason, is_estimate=is_estimate)

@@ -29,8 +29,7 @@ class Sample:
         able = [device for device in fleet.devices if dtype in device.flops_per_s]
         if not able:
             raise PlanError(
-                f"none of {len(fleet.devices)} devices may be given {dtype.value}: "
-                "use another type on the wire"
+                f"no device may be given {dtype.value}", "use another type on the wire (--wire)"
             )
         crowd = Counter(device.site_id for device in able)
         lines = {site.site_id: site for site in fleet.sites}

@@ -15,8 +15,8 @@ import numpy as np
 from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType
 from cleave.core.planning.bound import area_within
-from cleave.core.planning.cost import FleetArrays, Floats
-from cleave.core.step.plan import Bottleneck, FamilyPlan, Gain, Part
+from cleave.core.planning.cost import FleetArrays, Floats, line_s
+from cleave.core.step.plan import Bottleneck, FamilyPlan, Gain, Loads, Part
 
 _STEP = 1e-3  # relative change of a resource
 _WORTH_TELLING = 0.01
@@ -29,30 +29,56 @@ _FIELDS = {
 }
 
 
+def line_seconds(loads: Loads, fleet: Fleet) -> tuple[Floats, Floats]:
+    """Seconds that each device's downlink and uplink, or the line that it shares, are busy."""
+    place = {site.site_id: i for i, site in enumerate(fleet.sites)}
+    site = np.array([place.get(device.site_id, -1) for device in fleet.devices], dtype=np.int64)
+    return (
+        line_s(
+            loads.down_bytes,
+            np.array([device.downlink_bytes_per_s for device in fleet.devices]),
+            site,
+            np.array([each.downlink_bytes_per_s for each in fleet.sites]),
+        ),
+        line_s(
+            loads.up_bytes,
+            np.array([device.uplink_bytes_per_s for device in fleet.devices]),
+            site,
+            np.array([each.uplink_bytes_per_s for each in fleet.sites]),
+        ),
+    )
+
+
 def bottleneck(plan: FamilyPlan, fleet: Fleet, dtype: DType) -> Bottleneck:
-    """The resource that is busy for the largest share of the step."""
+    """The resource that is busy for the largest share of the step, and how much all wait."""
     step_s, loads = plan.step_s, plan.loads
     used = loads.is_used
     kinds = np.array([device.kind for device in fleet.devices])
+    down_s, up_s = line_seconds(loads, fleet)
     per_device = {
-        "downlink": loads.down_bytes / [d.downlink_bytes_per_s for d in fleet.devices],
-        "uplink": loads.up_bytes / [d.uplink_bytes_per_s for d in fleet.devices],
+        "downlink": down_s,
+        "uplink": up_s,
         "compute": loads.flops / [d.flops_per_s.get(dtype, np.inf) for d in fleet.devices],
     }
-    found = [
-        Bottleneck(resource=name, kind=str(kind), busy_share=float(busy[chosen].mean() / step_s))
+    busy_s = {
+        (name, str(kind)): float(busy[chosen].mean())
         for kind in np.unique(kinds)
         if (chosen := used & (kinds == kind)).any()
         for name, busy in per_device.items()
-    ]
+    }
     server = fleet.server
-    for name, busy_s in (
-        ("server egress", plan.egress_bytes / server.egress_bytes_per_s),
-        ("server ingress", plan.ingress_bytes / server.ingress_bytes_per_s),
-        ("host", plan.host_s),
-    ):
-        found.append(Bottleneck(resource=name, kind="", busy_share=busy_s / step_s))
-    return max(found, key=lambda each: each.busy_share)
+    busy_s["server egress", ""] = plan.egress_bytes / server.egress_bytes_per_s
+    busy_s["server ingress", ""] = plan.ingress_bytes / server.ingress_bytes_per_s
+    busy_s["host", ""] = plan.host_s
+    busiest = max(busy_s, key=lambda each: busy_s[each])
+    wait_s = sum(part.times * (part.seconds - part.busy_s) for part in plan.parts)
+    return Bottleneck(
+        resource=busiest[0],
+        kind=busiest[1],
+        busy_share=busy_s[busiest] / step_s,
+        wait_share=max(0.0, wait_s / step_s),
+        host_share=plan.host_s / step_s,
+    )
 
 
 def gains(plan: FamilyPlan, fleet: Fleet, dtype: DType) -> tuple[Gain, ...]:

@@ -24,6 +24,7 @@ from cleave.core.step.model import ModelShape
 from cleave.core.step.plan import FamilyPlan, Part
 from cleave.core.step.tiled import Rectangle, Tiler, Tiling
 from cleave.errors import PlanError
+from cleave.units import format_number
 
 
 def bound_s(model: ModelShape, batch: Batch, devices: FleetArrays) -> float:
@@ -61,7 +62,7 @@ def plan(model: ModelShape, batch: Batch, tiler: Tiler) -> FamilyPlan:
     search.whole_layers(tiler)
     search.slices(tiler, model.n_kv_heads)
     if search.best is None:
-        raise PlanError("; ".join(search.errors))
+        raise PlanError("; ".join(f"{what}: {fact}" for what, fact in search.lacks.items()))
     return _family_plan(*search.best, least_s)
 
 
@@ -74,7 +75,7 @@ class _Search:
 
     Attributes:
         best: The quickest way so far, its tiles and who cut them.
-        errors: Why others do not fit.
+        lacks: Why the way that holds least does not fit, of whole layers and of slices.
     """
 
     def __init__(self, chain: Chain, n_layers: int, n_sequences: int) -> None:
@@ -84,7 +85,7 @@ class _Search:
         self._seconds = np.inf
         self._chosen: Tiler | None = None
         self.best: tuple[_Layers, Tiling, Tiler] | None = None
-        self.errors: dict[str, None] = {}
+        self.lacks: dict[str, str] = {}
 
     def whole_layers(self, tiler: Tiler) -> None:
         """Half the devices and half of those, as long as that helps; then longer segments."""
@@ -125,7 +126,9 @@ class _Search:
             try:
                 tiling = tiler.cut(layers.rectangle)
             except PlanError as error:
-                self.errors[f"{layers.name}: {error}"] = None
+                if not keeps and quantum == 1:
+                    what = "slices of layers" if n_sliced else "whole layers"
+                    self.lacks.setdefault(what, error.fact)
                 continue
             layers_s = sum(layers.seconds(tiler, tiling))
             if layers_s < self._seconds:
@@ -160,6 +163,7 @@ def _stop_s(devices: FleetArrays, chain: Chain) -> Floats:
 
 def _family_plan(layers: _Layers, tiling: Tiling, tiler: Tiler, least_s: float) -> FamilyPlan:
     rectangle = layers.rectangle
+    loads = [tiler.loads(tiling, form) for form in layers.forms]
     parts = tuple(
         Part(
             name=name,
@@ -167,13 +171,15 @@ def _family_plan(layers: _Layers, tiling: Tiling, tiler: Tiler, least_s: float) 
             how="grid",
             seconds=seconds,
             bound_s=tiler.bound_s(form, rectangle),
-            server_s=tiler.server_s(tiler.loads(tiling, form)),
+            busy_s=tiler.busy_s(asked),
+            server_s=tiler.server_s(asked),
             form=form,
             sides=rectangle.sides,
         )
-        for name, form, seconds in zip(
+        for name, form, asked, seconds in zip(
             ("layers forward", "layers backward"),
             layers.forms,
+            loads,
             layers.seconds(tiler, tiling),
             strict=True,
         )
@@ -225,15 +231,6 @@ class _Layers:
             is_held=True,
         )
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        kept = "activations kept" if self.keeps else "activations computed again"
-        if self.n_sliced:
-            return f"slices of layers, {kept}"
-        longer = f" in segments of {self.quantum} and more" if self.quantum > 1 else ""
-        return f"whole layers{longer}, {kept}"
-
     def summary(self, tiling: Tiling) -> str:
         """For people: which groups of devices do what."""
         segments, crowd = np.unique(tiling.spans[:, 2:], axis=0, return_counts=True)
@@ -247,8 +244,8 @@ class _Layers:
                 f"{self.sides[1]} KV heads; activations {kept}"
             )
         return (
-            f"{_many(len(segments), 'segment')} of {size} layer{'s' if many > 1 else ''}, each on "
-            f"up to {_many(int(crowd.max()), 'device')}; activations {kept}"
+            f"{format_number(len(segments), 'segment')} of {size} layer{'s' if many > 1 else ''}, "
+            f"each on up to {format_number(int(crowd.max()), 'device')}; activations {kept}"
         )
 
     def seconds(self, tiler: Tiler, tiling: Tiling) -> tuple[float, float]:
@@ -288,7 +285,3 @@ class _Layers:
             last_s=form.up[2] * tiling.cols * up_s,
         )
         return once.and_one_further() if self.n_sliced else once
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" + ("s" if count > 1 else "")

@@ -95,15 +95,15 @@ def require_room(needs: HostNeeds, batch: Batch, server: Server) -> None:
     """Raise PlanError with a remedy if the step does not fit the host's memory."""
     if needs.memory_bytes <= server.memory_bytes:
         return
-    remedies = ["use a host with more memory"]
+    remedies = ["use a host with more memory (--server-memory)"]
     state = needs.weights_bytes + needs.gradients_bytes + needs.optimizer_bytes
     room = server.memory_bytes - state
     if not batch.is_frozen:
-        remedies.append("train adapters alone (LoRA)")
+        remedies.append("train LoRA adapters alone (--lora)")
     if room > 0:
         tokens = int(batch.tokens * room / needs.activation_bytes / batch.length) * batch.length
         if tokens:
-            remedies.append(f"use at most {tokens} tokens a step")
+            remedies.append(f"use at most {tokens} tokens a step (--tokens)")
     raise PlanError(
         f"the host lends {format_bytes(server.memory_bytes)} of memory but needs "
         f"{format_bytes(needs.memory_bytes)}: {format_bytes(needs.weights_bytes)} for weights, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cleave.core.checks import require_positive
+from cleave.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class Linear:
     Attributes:
         name: For people: ``"qkv"``, ``"out"``, ``"up"``, ``"down"``, ``"head"``.
         k: Features in.
-        n: Features out, of all of them together.
+        outs: Features out of each of them.
         copies: How many of these a layer has side by side, each with its share of the tokens
             (experts); 1 for a dense layer.
         share: Of the batch's tokens that each copy sees.
@@ -22,9 +23,14 @@ class Linear:
 
     name: str
     k: int
-    n: int
+    outs: tuple[int, ...]
     copies: int = 1
     share: float = 1.0
+
+    @property
+    def n(self) -> int:
+        """Features out, of all of them together."""
+        return sum(self.outs)
 
     @property
     def parameters(self) -> int:
@@ -48,12 +54,16 @@ class ModelShape:
         is_gated: Whether the MLP has a gate beside its up projection (SwiGLU).
         is_tied: Whether the output head is the embedding.
         is_causal: Whether a position sees earlier ones alone.
+        is_qkv_fused: Whether queries, keys and values are published as one layer.
+        is_gate_fused: Whether gate and up projection are.
         default_length: Tokens of a sequence where nothing else is asked for.
+        max_length: Of the longest sequence that it takes; None if that is not known.
         n_experts: Experts per layer; 1 for a dense model.
         experts_per_token: Experts that a token goes through.
 
     Raises:
-        ConfigError: If a size is not above zero; it names the field.
+        ConfigError: If a size is not above zero, or heads do not share keys and values evenly; it
+            names the field.
     """
 
     name: str
@@ -67,7 +77,10 @@ class ModelShape:
     is_gated: bool
     is_tied: bool = False
     is_causal: bool = True
+    is_qkv_fused: bool = False
+    is_gate_fused: bool = False
     default_length: int = 2048
+    max_length: int | None = None
     n_experts: int = 1
     experts_per_token: int = 1
 
@@ -79,21 +92,30 @@ class ModelShape:
         ):  # fmt: skip
             require_positive(f"model {self.name}", field, getattr(self, field))
         require_positive(f"model {self.name}", "vocab + 1", self.vocab + 1)
+        if self.n_heads % self.n_kv_heads:
+            raise ConfigError(
+                f"model {self.name}: n_kv_heads is {self.n_kv_heads}, "
+                f"expected a number that divides n_heads, {self.n_heads}"
+            )
 
     @property
     def attention_linears(self) -> tuple[Linear, ...]:
         """Queries, keys and values; the projection of the output."""
         query, kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
-        return Linear("qkv", self.hidden, query + 2 * kv), Linear("out", query, self.hidden)
+        outs = (query, kv, kv)
+        return (
+            Linear("qkv", self.hidden, (sum(outs),) if self.is_qkv_fused else outs),
+            Linear("out", query, (self.hidden,)),
+        )
 
     @property
     def mlp_linears(self) -> tuple[Linear, ...]:
         """Up (with the gate, where there is one) and down; once per expert."""
         copies, share = self.n_experts, self.experts_per_token / self.n_experts
-        up = self.ffn_hidden * (2 if self.is_gated else 1)
+        outs = (self.ffn_hidden,) * (2 if self.is_gated else 1)
         return (
-            Linear("up", self.hidden, up, copies, share),
-            Linear("down", self.ffn_hidden, self.hidden, copies, share),
+            Linear("up", self.hidden, (sum(outs),) if self.is_gate_fused else outs, copies, share),
+            Linear("down", self.ffn_hidden, (self.hidden,), copies, share),
         )
 
     @property
@@ -104,7 +126,7 @@ class ModelShape:
     @property
     def head(self) -> Linear | None:
         """The output head, if there is one."""
-        return Linear("head", self.hidden, self.vocab) if self.vocab else None
+        return Linear("head", self.hidden, (self.vocab,)) if self.vocab else None
 
     @property
     def layer_parameters(self) -> int:

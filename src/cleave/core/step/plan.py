@@ -52,6 +52,8 @@ class Part:
         how: In which form: ``"block"``, ``"ksplit 8"``, ``"grid"``, ``"host"``.
         seconds: Makespan of doing it once.
         bound_s: What no plan of its kind can beat, for doing it once.
+        busy_s: Of ``seconds``, those in which its devices are busy on average, or the server if
+            that is longer; in the others they wait, for each other or for a round trip.
         server_s: How long the server takes to send all its bytes, and to receive them.
         form: What a tile of it costs, where it is one rectangle.
         sides: Rows and columns of that rectangle.
@@ -62,6 +64,7 @@ class Part:
     how: str
     seconds: float
     bound_s: float
+    busy_s: float
     server_s: tuple[float, float] = (0.0, 0.0)
     form: CostForm | None = None
     sides: tuple[int, int] = (0, 0)
@@ -113,27 +116,34 @@ class Alternative:
         family: Which.
         step_s: What it would take, None if it does not fit.
         reason: Why it loses.
+        is_estimate: Whether it loses by so much that it was not planned in full.
     """
 
     family: str
     step_s: float | None
     reason: str
+    is_estimate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """The resource that is busy for the largest share of the step.
+    """The resource that is busy for the largest share of the step, and how much all wait.
 
     Attributes:
         resource: ``"downlink"``, ``"uplink"``, ``"compute"``, ``"server egress"``,
             ``"server ingress"`` or ``"host"``.
         kind: Of which devices; empty for the server and the host.
         busy_share: Of the step, averaged over those devices.
+        wait_share: Of the step, in which devices wait for each other or for round trips, on
+            average, and not for the server.
+        host_share: Of the step, in which devices wait for the host.
     """
 
     resource: str
     kind: str
     busy_share: float
+    wait_share: float
+    host_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +153,8 @@ class Gain:
     Attributes:
         resource: As of `Bottleneck`, or ``"memory"``.
         kind: Of which devices; empty for the server and the host.
-        step_s_gain: Relative change of the step's time per relative change of the resource: with
-            -0.6, 10 % more of it makes the step 6 % shorter.
+        step_s_gain: Relative change of the step's lower bound per relative change of the resource:
+            with -0.6, 10 % more of it makes the bound 6 % shorter.
     """
 
     resource: str

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from cleave.core.fleet import Fleet
 from cleave.core.matrix import DType
 from cleave.core.planning.bound import lower_bound_s
-from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, Terms, finish_s
+from cleave.core.planning.cost import CostForm, FleetArrays, Floats, Ints, Terms, finish_s, line_s
 from cleave.core.planning.held import lower_bound_held_s
 from cleave.core.planning.reasons import Reasons
 from cleave.core.planning.slabs import cut_slabs
@@ -166,6 +166,20 @@ class Tiler:
         return finish_s(
             self.arrays, loads.down_bytes[able], loads.up_bytes[able], loads.flops[able]
         )
+
+    def busy_s(self, loads: Loads) -> float:
+        """How long the devices with work are busy on average, or the server if that is longer.
+
+        A device is as busy as its links, the line that it shares, or its processor, whichever is
+        most. Round trips are not in it.
+        """
+        able, each = self._able, self.arrays
+        down, up, flops = loads.down_bytes[able], loads.up_bytes[able], loads.flops[able]
+        down_s = line_s(down, each.downlink_bytes_per_s, each.site, each.site_downlink_bytes_per_s)
+        up_s = line_s(up, each.uplink_bytes_per_s, each.site, each.site_uplink_bytes_per_s)
+        busy_s = np.maximum(np.maximum(down_s, up_s), flops / each.flops_per_s)
+        used = down + up + flops > 0
+        return max(float(busy_s[used].mean()) if used.any() else 0.0, *self.server_s(loads))
 
     def left_out(self, tiling: Tiling) -> tuple[tuple[int, str], ...]:
         """Devices that get nothing of a cut, and why."""
