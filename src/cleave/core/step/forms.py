@@ -103,7 +103,9 @@ def attention_forms(model: ModelShape, batch: Batch) -> tuple[CostForm, CostForm
     )
     lse = Matrix(5, rows, model.n_heads * batch.length, DType.F32)
     tensors = AttentionTensors(q=q, k=k, v=v, out=out, lse=lse, mask=None)
-    backward = attention_backward(shape, tensors, replace(out, tensor_id=6), (q, k, v))
+    backward = attention_backward(
+        shape, tensors, Matrix(6, out.n_rows, out.n_cols, out.dtype), (q, k, v)
+    )
     return CostForm.of(attention_forward(shape, tensors)), CostForm.of(backward)
 
 
