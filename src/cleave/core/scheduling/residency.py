@@ -40,7 +40,7 @@ class Loading(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     dropped: tuple[int, ...]
 
 
-class _Held(msgspec.Struct, eq=False):
+class _Held(msgspec.Struct, eq=False, gc=False):
     handle: int
     block: BlockRef
     row_bytes: int

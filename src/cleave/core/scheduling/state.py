@@ -20,8 +20,11 @@ Key = tuple[int, int, int]
 """Order in which strips are taken: priority, number of the work, number of the task."""
 
 
-class Strip(msgspec.Struct, eq=False):
+class Strip(msgspec.Struct, eq=False, gc=False):
     """The unit that is handed out: a tile, or part of one, of one work; open until accepted.
+
+    There may be hundreds of thousands: the garbage collector does not look at them. Their cycle
+    with the work is broken when they are closed.
 
     Attributes:
         task_id: Its number; never used twice.
@@ -162,7 +165,7 @@ class WorkState:
         return tile in self.done or any(region.contains(tile) for region in self.done)
 
 
-class Sent(msgspec.Struct, eq=False):
+class Sent(msgspec.Struct, eq=False, gc=False):
     """A task that a device has now; it ends by exactly one answer.
 
     Attributes:
