@@ -2,8 +2,8 @@
 
 A column is shared by devices that follow each other in a fixed order; a device may be skipped. In
 a given time every group can do a column of some width, and the columns that span most together are
-found by dynamic programming over the order. In one order a device more can only add to
-them, so it never makes the makespan longer. Sides are whole quanta throughout: nothing is rounded afterwards.
+found by dynamic programming over the order. In one order a device more can only add to them, so it
+never makes the makespan longer. Sides are whole quanta throughout: nothing is rounded afterwards.
 """
 
 from __future__ import annotations
