@@ -96,6 +96,12 @@ def tile_cost(terms: Terms, n_rows: int, n_cols: int) -> float:
     return c0 + c1 * n_rows + c2 * n_cols + c3 * n_rows * n_cols
 
 
+def tiles_cost(terms: Terms, n_rows: Ints | int, n_cols: Ints | int) -> Floats:
+    """As `tile_cost` of many tiles."""
+    c0, c1, c2, c3 = terms
+    return np.asarray(c0 + c1 * n_rows + c2 * n_cols + c3 * n_rows * n_cols, dtype=np.float64)
+
+
 @dataclass(frozen=True, slots=True)
 class Phases:
     """Seconds that the three parts of a tile's work take, each for itself."""
@@ -263,11 +269,13 @@ class FleetArrays:
         )
 
 
-def tiles_time_s(form: CostForm, fleet: FleetArrays, n_rows: int, n_cols: int) -> Floats:
+def tiles_time_s(
+    form: CostForm, fleet: FleetArrays, n_rows: Ints | int, n_cols: Ints | int
+) -> Floats:
     """As `tile_time_s` for a tile of these sides on each device, ``(devices,)``."""
-    down_s = tile_cost(form.down, n_rows, n_cols) / fleet.downlink_bytes_per_s
-    up_s = tile_cost(form.up, n_rows, n_cols) / fleet.uplink_bytes_per_s
-    compute_s = form.flops * n_rows * n_cols / fleet.flops_per_s
+    down_s = tiles_cost(form.down, n_rows, n_cols) / fleet.downlink_bytes_per_s
+    up_s = tiles_cost(form.up, n_rows, n_cols) / fleet.uplink_bytes_per_s
+    compute_s = tiles_cost((0.0, 0.0, 0.0, form.flops), n_rows, n_cols) / fleet.flops_per_s
     return np.asarray(fleet.latency_s + np.maximum(np.maximum(down_s, up_s), compute_s))
 
 
@@ -283,8 +291,7 @@ def makespan_s(form: CostForm, fleet: FleetArrays, cells: Ints) -> float:
     m, n = cells[:, 2] - cells[:, 1], cells[:, 4] - cells[:, 3]
 
     def total(terms: Terms) -> Floats:
-        cost = terms[0] + terms[1] * m + terms[2] * n + terms[3] * m * n
-        return np.bincount(index, weights=cost, minlength=len(fleet)).astype(np.float64)
+        return np.bincount(index, tiles_cost(terms, m, n), len(fleet)).astype(np.float64)
 
     return finish_s(fleet, total(form.down), total(form.up), total((0.0, 0.0, 0.0, form.flops)))
 

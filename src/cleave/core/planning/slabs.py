@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleave.core.planning.bound import area_within, lower_bound_s, tile_area_limit
-from cleave.core.planning.columns import cut_columns
+from cleave.core.planning.columns import cut_columns_each
 from cleave.core.planning.cost import (
     CostForm,
     FleetArrays,
@@ -143,19 +143,31 @@ class _Rectangle:
             return np.minimum(area, tile_area_limit(self.form, fleet, *self.sides))
         return area
 
-    def cut(self, group: FleetArrays, areas: Floats, time_s: float) -> Ints:
-        """A cut among a group that can do these areas in this time.
+    def cut(self, fleet: FleetArrays, groups: list[Ints], time_s: float) -> list[Ints]:
+        """A cut among each group, which can do all of it in about this time.
 
-        A good one by columns is taken at once, since there are many groups.
+        Crowds are cut into columns all in one go, as there may be many.
         """
-        if self.is_held:
-            return cut_held(self.form, group, self.sides, self.quanta).cells
-        if self.quanta == (1, 1) and len(group) >= _CROWD:
-            widths = (1.0, 1.25)
-            cells = cut_columns(self.form, group, areas, time_s, self.sides, widths=widths)
-            if cells is not None and makespan_s(self.form, group, cells) <= _GOOD * time_s:
-                return cells
-        return cut(self.form, group, self.sides, self.quanta).cells
+        cuts: list[Ints | None] = [None] * len(groups)
+        if not self.is_held and self.quanta == (1, 1) and min(map(len, groups)) >= _CROWD:
+            areas = self.capacity(fleet, time_s)
+            cuts = cut_columns_each(self.form, fleet, areas, time_s, self.sides, groups)
+        seen: dict[tuple[Rates, ...], Ints] = {}  # groups of equal devices are cut once
+        found: list[Ints] = []
+        for group, cells in zip(groups, cuts, strict=True):
+            if cells is None or makespan_s(self.form, fleet, cells) > _GOOD * time_s:
+                members = fleet.take(group)
+                key = tuple(members.rates())
+                if key not in seen:
+                    seen[key] = self._cut_alone(members)
+                cells = seen[key].copy()
+                cells[:, 0] = group[cells[:, 0]]
+            found.append(cells)
+        return found
+
+    def _cut_alone(self, fleet: FleetArrays) -> Ints:
+        form, sides, quanta = self.form, self.sides, self.quanta
+        return (cut_held if self.is_held else cut)(form, fleet, sides, quanta).cells
 
 
 def _cut_groups(
@@ -166,19 +178,10 @@ def _cut_groups(
     alone = share(rectangle.form, fleet, sides, bound_s)
     place = np.flatnonzero(np.isin(fleet.device_id, alone.device_id))
     capacity = rectangle.capacity(alone, bound_s)
-    found: list[Ints] = []
-    slabs: list[Ints] = []
-    seen: dict[tuple[Rates, ...], Ints] = {}  # groups of equal devices are cut once
-    for slab, members in enumerate(even_groups(capacity, n_slabs)):
-        group = alone.take(members)
-        key = tuple(group.rates())
-        if key not in seen:
-            seen[key] = rectangle.cut(group, capacity[members], bound_s)
-        cells = seen[key].copy()
-        cells[:, 0] = place[members[cells[:, 0]]]
-        found.append(cells)
-        slabs.append(np.full(len(cells), slab))
-    return np.concatenate(found), np.concatenate(slabs)
+    found = rectangle.cut(alone, even_groups(capacity, n_slabs), bound_s)
+    cells = np.concatenate(found)
+    cells[:, 0] = place[cells[:, 0]]
+    return cells, np.repeat(np.arange(n_slabs), [len(each) for each in found])
 
 
 def even_groups(capacity: Floats, n_groups: int) -> list[Ints]:
