@@ -274,7 +274,7 @@ class _Columns:
             return np.asarray((rows < n_rows) & fits)
 
         high_s = self.times_s[self._rectangle]
-        low_s = np.zeros(len(high_s))
+        low_s = np.where(fits, 0.0, high_s)
         step_s = 0.01 * high_s
         while (late := short(high_s)).any():
             low_s, high_s = np.where(late, high_s, low_s), np.where(late, high_s + step_s, high_s)
