@@ -39,6 +39,6 @@ class SchedulerSettings:
     max_refusals: int = 3
     max_failures_in_row: int = 8
     rest_s: float = 0.5
-    max_spread: int = 64
+    max_spread: int = 32
     replan_ratio: float = 1.5
     replan_s: float = 5.0
