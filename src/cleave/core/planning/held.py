@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cleave.core.planning.bound import area_within, lower_bound_s, tile_area_limit
+from cleave.core.planning.bound import lower_bound_s, tile_area_limit
 from cleave.core.planning.cost import CostForm, FleetArrays, Floats, makespan_s, tile_cost
 from cleave.core.planning.partition import Cut, cut
 from cleave.core.planning.reasons import LEND_MORE, too_small
@@ -19,7 +19,6 @@ from cleave.errors import PlanError
 from cleave.units import format_factor, format_number
 
 _FILLS = (1.0, 0.9, 0.75, 0.55)  # how much of its memory a device is given, by turns
-_SPARE = 2  # of more devices than this for each tile the quickest are looked at
 _SMALLEST = 1e-30  # stands for zero where zero would be divided by
 
 
@@ -37,11 +36,6 @@ def cut_held(
         raise too_small(smallest, float(fleet.memory_bytes.max()))
     able = fleet.take(roomy)
     bound_s = lower_bound_held_s(form, able, *sides)
-    n_tiles = -(-sides[0] // quanta[0]) * -(-sides[1] // quanta[1])
-    if len(able) > _SPARE * n_tiles and not len(able.site_downlink_bytes_per_s):
-        area = np.minimum(area_within(form, able, *sides, bound_s), _room(form, able, sides, 1.0))
-        roomy = roomy[np.sort(np.argsort(-area, kind="stable")[: _SPARE * n_tiles])]
-        able = fleet.take(roomy)
     for fill in _FILLS:
         try:
             found = cut(form, _slowed(form, able, sides, fill), sides, quanta, once=True)

@@ -146,23 +146,27 @@ class _Rectangle:
     def cut(self, fleet: FleetArrays, groups: list[Ints], time_s: float) -> list[Ints]:
         """A cut among each group, which can do all of it in about this time.
 
-        Crowds are cut into columns all in one go, as there may be many.
+        Crowds are cut into columns all in one go, as there may be many; of equal groups only one.
         """
-        cuts: list[Ints | None] = [None] * len(groups)
-        if not self.is_held and self.quanta == (1, 1) and min(map(len, groups)) >= _CROWD:
+        alike: dict[tuple[Rates, ...], list[Ints]] = {}
+        for group in groups:
+            alike.setdefault(tuple(fleet.take(group).rates()), []).append(group)
+        firsts = [each[0] for each in alike.values()]
+        cuts: list[Ints | None] = [None] * len(firsts)
+        if not self.is_held and self.quanta == (1, 1) and min(map(len, firsts)) >= _CROWD:
             areas = self.capacity(fleet, time_s)
-            cuts = cut_columns_each(self.form, fleet, areas, time_s, self.sides, groups)
-        seen: dict[tuple[Rates, ...], Ints] = {}  # groups of equal devices are cut once
+            cuts = cut_columns_each(self.form, fleet, areas, time_s, self.sides, firsts)
         found: list[Ints] = []
-        for group, cells in zip(groups, cuts, strict=True):
+        for equals, cells in zip(alike.values(), cuts, strict=True):
+            first = equals[0]
             if cells is None or makespan_s(self.form, fleet, cells) > _GOOD * time_s:
-                members = fleet.take(group)
-                key = tuple(members.rates())
-                if key not in seen:
-                    seen[key] = self._cut_alone(members)
-                cells = seen[key].copy()
-                cells[:, 0] = group[cells[:, 0]]
-            found.append(cells)
+                cells = self._cut_alone(fleet.take(first))
+                cells[:, 0] = first[cells[:, 0]]
+            place = np.searchsorted(first, cells[:, 0])
+            for group in equals:
+                cells = cells.copy()
+                cells[:, 0] = group[place]
+                found.append(cells)
         return found
 
     def _cut_alone(self, fleet: FleetArrays) -> Ints:
