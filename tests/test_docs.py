@@ -13,7 +13,7 @@ import typer
 import cleave
 from cleave.catalog.fleets import PRESETS
 from cleave.cli.main import app
-from cleave.compute.executor import VOCABULARY
+from cleave.compute.vocabulary import VOCABULARY
 from cleave.server.status import DeviceStatus, FleetStats
 from cleave.wire.messages import AgentMessage, ServerMessage
 

@@ -1,7 +1,8 @@
 """Both backends: bytes in, bytes out, and the ops between."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from cleave.core.matrix import DType, Region
 from cleave.core.operations import Gemm
 from cleave.core.program import Op, Program, Ref
 from cleave.core.work import Along
-from cleave.errors import DeviceMemoryError, ProtocolError
+from cleave.errors import DeviceMemoryError, ProgramError, ProtocolError
 
 FLOATS = [DType.F64, DType.F32, DType.BF16, DType.F16]
 # Twice the rounding of the type, per unit of |A| @ |B|.
@@ -224,6 +225,33 @@ POINTWISE = [
     ("permute", [numbers(3, 4, 5)], ((2, 0, 1),), torch.permute),
     ("view", [numbers(3, 4, 5)], ((5, -1),), torch.reshape),
     ("clone", [numbers(3, 4)], (), torch.clone),
+    ("bmm", [numbers(2, 3, 4), numbers(2, 4, 5, seed=1)], (), torch.bmm),
+    ("cat", [numbers(3, 4), numbers(3, 2, seed=1)], (-1,), lambda x, y, d: torch.cat((x, y), d)),
+    ("div", [numbers(3, 4), numbers(3, 4, seed=1) ** 2 + 1], (), torch.div),
+    ("div", [numbers(3, 4)], (7,), torch.div),
+    ("exp", [numbers(3, 4)], (), torch.exp),
+    ("expand", [numbers(3, 1)], ((2, -1, 4),), lambda x, sizes: x.expand(sizes)),
+    ("full_like", [numbers(3, 4)], (1.5,), torch.full_like),
+    ("mean", [numbers(3, 4)], (), torch.mean),
+    ("mean", [numbers(3, 4, 5)], ((-1,), True), lambda x, d, keep: x.mean(d, keepdim=keep)),
+    ("neg", [numbers(3, 4)], (), torch.neg),
+    (
+        "pad",
+        [numbers(3, 4, 2)],
+        (1, 2, 1),
+        lambda x, _, a, b: torch.nn.functional.pad(x, (0, 0, a, b)),
+    ),
+    ("pad", [numbers(3, 4, 2)], (-1, 0, 3), lambda x, _, a, b: torch.nn.functional.pad(x, (a, b))),
+    ("pow", [numbers(3, 4)], (2,), torch.pow),
+    ("pow", [numbers(3, 4) ** 2 + 1], (-0.5,), torch.pow),
+    ("rsqrt", [numbers(3, 4) ** 2 + 1], (), torch.rsqrt),
+    ("sigmoid", [numbers(3, 4) * 50], (), torch.sigmoid),
+    ("slice", [numbers(3, 4, 5)], (1, 1, 3), lambda x, d, a, b: x.narrow(d, a, b - a)),
+    ("slice", [numbers(3, 4, 5)], (-1, 0, 5), lambda x, d, a, b: x.narrow(d, a, b - a)),
+    ("squeeze", [numbers(3, 1, 5)], (1,), torch.squeeze),
+    ("squeeze", [numbers(3, 2, 5)], (1,), torch.squeeze),
+    ("unsqueeze", [numbers(3, 5)], (-1,), torch.unsqueeze),
+    ("tanh", [numbers(3, 4)], (), torch.tanh),
 ]
 
 
@@ -247,7 +275,108 @@ def test_ops_mean_what_they_mean_in_torch(
     np.testing.assert_allclose(got, wanted, rtol=ROUNDING[dtype], atol=ROUNDING[dtype] * size)
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "softmax", "clone"])
+def forward_and_grads(
+    function: Callable[..., torch.Tensor], tensors: Sequence[Elements], seed: int = 9
+) -> tuple[Elements, Elements, list[Elements]]:
+    """The output of a function, a gradient of it, and what that makes of its inputs'."""
+    leaves = [torch.from_numpy(x).requires_grad_() for x in tensors]
+    out = function(*leaves)
+    grad = torch.from_numpy(numbers(*out.shape, seed=seed))
+    grads = torch.autograd.grad(out, leaves, grad)
+    return out.detach().numpy(), grad.numpy(), [each.numpy() for each in grads]
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gradient_of_gelu(backend: Backend, approximate: str) -> None:
+    x = numbers(30, 4) * 3
+    function = partial(torch.nn.functional.gelu, approximate=approximate)
+    _, grad, (wanted,) = forward_and_grads(function, [x])
+    (got,) = call(backend, "gelu_backward", [grad, x], approximate, dtype=DType.F64)
+    np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_gradient_of_softmax(backend: Backend, dim: int) -> None:
+    out, grad, (wanted,) = forward_and_grads(partial(torch.softmax, dim=dim), [numbers(3, 4) * 5])
+    (got,) = call(backend, "softmax_backward", [grad, out], dim, dtype=DType.F64)
+    np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_gradient_of_tanh(backend: Backend) -> None:
+    out, grad, (wanted,) = forward_and_grads(torch.tanh, [numbers(3, 4)])
+    (got,) = call(backend, "tanh_backward", [grad, out], dtype=DType.F64)
+    np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_dims", [1, 2])
+@pytest.mark.parametrize("is_affine", [True, False])
+def test_layer_norm_and_its_gradients(backend: Backend, n_dims: int, is_affine: bool) -> None:
+    x = numbers(3, 4, 5)
+    shape = x.shape[-n_dims:]
+    affine = [numbers(*shape, seed=1), numbers(*shape, seed=2)] if is_affine else []
+
+    def norm(x: torch.Tensor, *affine: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, shape, *affine)  # type: ignore[arg-type]
+
+    wanted, grad, grads = forward_and_grads(norm, [x, *affine])
+    arrays = [torch_or_numpy(backend, each) for each in (x, *affine, grad)]
+    weight, bias = (Ref(1), Ref(2)) if is_affine else (None, None)
+    d_out, first = Ref(len(affine) + 1), len(affine) + 2
+    program = Program(
+        first,
+        (
+            Op("layer_norm", (Ref(0), n_dims, weight, bias, 1e-5), 3),
+            Op(
+                "layer_norm_backward",
+                (d_out, Ref(0), Ref(first + 1), Ref(first + 2), n_dims, weight),
+                3,
+            ),
+        ),
+        (first, first + 3, first + 4, first + 5),
+    )
+    out, *got = [np.asarray(each) for each in backend.run(program, arrays)]
+    np.testing.assert_allclose(out, wanted, rtol=1e-10, atol=1e-10)
+    for one, other in zip(got, grads, strict=False):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+def torch_or_numpy(backend: Backend, values: Elements) -> object:
+    return torch.from_numpy(values) if backend.name.startswith("torch") else values
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_where_takes_numbers_in_the_type_of_the_arrays(backend: Backend, dtype: DType) -> None:
+    x = numbers(3, 4)
+    array = put(backend, x, dtype)
+    is_kept = put(backend, (x > 0).astype(np.float64), DType.BOOL)
+    program = Program(2, (Op("where", (Ref(0), Ref(1), -2.5)),), (2,))
+    (got,) = backend.run(program, [is_kept, array])
+    assert backend.n_bytes(got) == 12 * STORAGE[dtype].itemsize
+    wanted = np.where(x > 0, rounded(x, dtype), -2.5)
+    np.testing.assert_array_equal(get(backend, got, dtype), wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("slice", (0, 1, 4)),
+        ("slice", (0, -1, 2)),
+        ("slice", (0, 2, 1)),
+        ("slice", (2, 0, 1)),
+        ("pad", (0, -1, 0)),
+        ("pad", (2, 0, 0)),
+        ("layer_norm", (3, None, None, 1e-5)),
+        ("layer_norm", (0, None, None, 1e-5)),
+    ],
+)
+def test_parts_that_are_not_there_are_refused(
+    backend: Backend, name: str, settings: tuple[object, ...]
+) -> None:
+    with pytest.raises(ProgramError):
+        call(backend, name, [numbers(3, 4)], *settings)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "softmax", "clone", "tanh", "sigmoid"])
 def test_nan_goes_through(backend: Backend, name: str) -> None:
     x = numbers(2, 3)
     x[1, 1] = np.nan

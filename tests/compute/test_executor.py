@@ -11,12 +11,12 @@ from tests.compute.run import get, put
 
 from cleave.compute.backend import Backend
 from cleave.compute.executor import (
-    VOCABULARY,
     Function,
     memory_error,
     run_program,
     sizes_without_minus_one,
 )
+from cleave.compute.vocabulary import VOCABULARY
 from cleave.core.matrix import DType, Region
 from cleave.core.program import Extent, Op, Program, Ref
 from cleave.errors import DeviceMemoryError, ProgramError

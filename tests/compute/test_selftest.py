@@ -8,7 +8,7 @@ from tests.compute.run import get, put, run_case
 
 from cleave.compute.backend import Array, Backend
 from cleave.compute.elements import decode, encode, from_bytes
-from cleave.compute.executor import VOCABULARY, run_program
+from cleave.compute.executor import run_program
 from cleave.compute.numpy_backend import NumpyBackend
 from cleave.compute.numpy_ops import FUNCTIONS
 from cleave.compute.probe import (
@@ -19,6 +19,7 @@ from cleave.compute.probe import (
     rate_program,
 )
 from cleave.compute.selftest import selftest_cases
+from cleave.compute.vocabulary import VOCABULARY
 from cleave.core.matrix import DType
 from cleave.core.work import Fate
 from cleave.wire.codec import decode_from_server

@@ -9,91 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from cleave.compute.backend import Array
+from cleave.compute.vocabulary import VOCABULARY
 from cleave.core.matrix import Region
-from cleave.core.program import Argument, Op, Program, Ref
+from cleave.core.program import Op, Program, Ref
 from cleave.errors import DeviceMemoryError, ProgramError, ProtocolError
 
 Function = Callable[..., Any]
 
 _ASKED = re.compile(r"allocate ([\d.]+) ([bkmgtpe])", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What an argument of an op may be."""
-
-    name: str
-    accepts: Callable[[Argument], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The arguments of an op, how many of them it needs, and how many values it makes."""
-
-    kinds: tuple[Kind, ...]
-    n_required: int
-    n_results: int = 1
-
-
-def _is_whole(argument: Argument) -> bool:
-    return isinstance(argument, int) and not isinstance(argument, bool)
-
-
-def _is_number(argument: Argument) -> bool:
-    return isinstance(argument, (int, float)) and not isinstance(argument, bool)
-
-
-def _are_whole(argument: Argument) -> bool:
-    return isinstance(argument, tuple) and all(_is_whole(item) for item in argument)
-
-
-_TENSOR = Kind("a value", lambda x: isinstance(x, Ref))
-_TENSOR_OR_NONE = Kind("a value or None", lambda x: x is None or isinstance(x, Ref))
-_TENSOR_OR_NUMBER = Kind("a value or a number", lambda x: isinstance(x, Ref) or _is_number(x))
-_NUMBER = Kind("a number", _is_number)
-_WHOLE = Kind("a whole number", _is_whole)
-_SIZES = Kind("a tuple of whole numbers", _are_whole)
-_SIZES_OR_NONE = Kind("a tuple of whole numbers or None", lambda x: x is None or _are_whole(x))
-_FLAG = Kind("a bool", lambda x: isinstance(x, bool))
-_TEXT = Kind("a text", lambda x: isinstance(x, str))
-
-_ATTENTION_SETTINGS = (_FLAG, _NUMBER, _WHOLE, _NUMBER, _WHOLE, _WHOLE, _WHOLE, _WHOLE)
-
-
-def _signature(*kinds: Kind, n_optional: int = 0, n_results: int = 1) -> Signature:
-    return Signature(kinds, len(kinds) - n_optional, n_results)
-
-
-# Meanings are those of core ATen; docs/protocol.md describes our own.
-VOCABULARY: Mapping[str, Signature] = {
-    "add": _signature(_TENSOR, _TENSOR_OR_NUMBER),
-    "attention": _signature(
-        _TENSOR, _TENSOR, _TENSOR, _TENSOR_OR_NONE, *_ATTENTION_SETTINGS, n_results=2
-    ),
-    "attention_backward": _signature(
-        *(_TENSOR,) * 6, _TENSOR_OR_NONE, *_ATTENTION_SETTINGS, n_results=3
-    ),
-    "cast": _signature(_TENSOR, _TEXT),
-    "clone": _signature(_TENSOR),
-    "dropout": _signature(_TENSOR, _NUMBER, _WHOLE, _WHOLE, _WHOLE, _WHOLE),
-    "gelu": _signature(_TENSOR, _TEXT, n_optional=1),
-    "mm": _signature(_TENSOR, _TENSOR),
-    "mul": _signature(_TENSOR, _TENSOR_OR_NUMBER),
-    "permute": _signature(_TENSOR, _SIZES),
-    "relu": _signature(_TENSOR),
-    "silu": _signature(_TENSOR),
-    "softmax": _signature(_TENSOR, _WHOLE),
-    "sub": _signature(_TENSOR, _TENSOR_OR_NUMBER),
-    "sum": _signature(_TENSOR, _SIZES_OR_NONE, _FLAG, n_optional=2),
-    "t": _signature(_TENSOR),
-    "transpose": _signature(_TENSOR, _WHOLE, _WHOLE),
-    "view": _signature(_TENSOR, _SIZES),
-}
 
 
 def run_program(
@@ -140,6 +67,43 @@ def sizes_without_minus_one(shape: Sequence[int], sizes: tuple[int, ...]) -> tup
         shape, known = [n for n in shape if n], [n for n in known if n]
     inferred = math.prod(shape) // math.prod(known)
     return tuple(inferred if size == -1 else size for size in sizes)
+
+
+def check_slice(shape: Sequence[int], dim: int, start: int, stop: int) -> None:
+    """Refuse a slice that does not lie inside the array; torch and numpy would bend some.
+
+    Raises:
+        ValueError: It says what is wrong.
+    """
+    _check_dim(shape, dim)
+    if not 0 <= start <= stop <= shape[dim]:
+        raise ValueError(f"slice {start}:{stop} lies outside of {shape[dim]}")
+
+
+def check_pad(shape: Sequence[int], dim: int, before: int, after: int) -> None:
+    """Refuse zeros before or after an array if their number is negative.
+
+    Raises:
+        ValueError: It says what is wrong.
+    """
+    _check_dim(shape, dim)
+    if min(before, after) < 0:
+        raise ValueError(f"padding is {before} and {after}, expected 0 or more")
+
+
+def check_norm(shape: Sequence[int], n_dims: int) -> None:
+    """Refuse a norm over no axes, or over more than there are.
+
+    Raises:
+        ValueError: It says what is wrong.
+    """
+    if not 1 <= n_dims <= len(shape):
+        raise ValueError(f"norm over {n_dims} axes of {len(shape)}")
+
+
+def _check_dim(shape: Sequence[int], dim: int) -> None:
+    if not -len(shape) <= dim < len(shape):
+        raise ValueError(f"axis is {dim}, but there are {len(shape)}")
 
 
 def memory_error(error: BaseException, budget_bytes: int) -> DeviceMemoryError:
